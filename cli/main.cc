@@ -1,0 +1,50 @@
+// The `pliant` program: each subcommand adds itself.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cli/agent.h"
+#include "cli/completion.h"
+#include "cli/run.h"
+
+#if __has_include("cli/bench.h")
+#include "cli/bench.h"
+#endif
+
+namespace {
+
+std::vector<std::string> arguments_of(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments[0] == "run") {
+    const auto mark = std::find(arguments.begin(), arguments.end(), "--");
+    if (mark != arguments.end()) *mark = pliant::cli::kProgramMark;
+  }
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  return arguments;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Pliant: training jobs that change shape while they train", "pliant");
+  app.set_version_flag("--version", "pliant " PLIANT_VERSION);
+  app.require_subcommand(1);
+  app.footer(R"(Examples:
+  pliant run -n 4 -- ./train          run four workers on this machine
+  pliant run --help                   all about running jobs)");
+  int exit_code = 0;
+  pliant::cli::add_run(app, exit_code);
+  pliant::cli::add_agent(app, exit_code);
+  pliant::cli::add_completion(app, exit_code);
+#if __has_include("cli/bench.h")
+  pliant::cli::add_bench(app, exit_code);
+#endif
+  try {
+    app.parse(arguments_of(argc, argv));
+  } catch (const CLI::ParseError& error) {
+    // Help and version are "errors" to CLI11 as well, and go to standard output.
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return exit_code;
+}

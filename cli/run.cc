@@ -1,0 +1,242 @@
+#include "cli/run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pliant/base/log.h"
+#include "pliant/base/result.h"
+#include "pliant/membership/view.h"
+#include "pliant/runtime/hosts.h"
+#include "pliant/runtime/launch.h"
+#include "pliant/runtime/options.h"
+#include "pliant/runtime/process_group.h"
+
+namespace pliant::cli {
+namespace {
+
+constexpr int kUsageError = 2;
+
+constexpr const char* kExamples = R"(Examples:
+  pliant run -n 4 -- ./train --epochs 10          four workers on this machine
+  pliant run -n 4 -- python3 train.py             torch's variables are set, too
+  pliant run -H a:8,b:8 -- ./train                sixteen workers on two hosts, by ssh
+  pliant run -n 6 --hostfile hosts -- ./train     hosts from a file, a line each: a slots=8
+  pliant run -H a:2@10.0.0.1,b:2@10.0.0.2 --address 10.0.0.254 \
+             --launcher 'ip netns exec {host}' -- ./train
+                                                  hosts that are network namespaces
+
+The exit code is 0 if all workers end well, that of the first that fails otherwise (128 + n if
+signal n ended it), 127 if the program does not exist, 2 if the command line is wrong.)";
+
+// The options as they are written; made into LaunchOptions when all are known.
+struct RunArguments {
+  int count = 0;
+  std::string hosts;
+  std::string hostfile;
+  std::string transport;
+  std::string strategy;
+  std::string timeout;
+  std::string join_timeout;
+  std::string grace = "5s";
+  std::string launcher;
+  std::string address;
+  std::string agent_program;
+  std::string log_directory;
+  bool no_prefix = false;
+  bool quiet = false;
+  bool verbose = false;
+  std::vector<std::string> environment;
+  std::vector<std::string> command;
+};
+
+class RunFormatter final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: pliant run [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n";
+  }
+};
+
+// The first mark ends the options; in the program's own arguments it is an ordinary word again.
+std::vector<std::string> command_of(std::vector<std::string> words) {
+  if (!words.empty() && words[0] == kProgramMark) words.erase(words.begin());
+  std::replace(words.begin(), words.end(), std::string(kProgramMark), std::string("--"));
+  return words;
+}
+
+Error named(const char* option, const Error& error) {
+  return invalid(fmt::format("{}: {}", option, error.message));
+}
+
+Result<std::vector<Host>> read_hosts(const RunArguments& arguments) {
+  if (!arguments.hosts.empty()) {
+    auto hosts = parse_hosts(arguments.hosts);
+    if (!hosts) return named("-H", hosts.error());
+    return hosts;
+  }
+  if (arguments.hostfile.empty()) return std::vector<Host>{};
+  std::ifstream file(arguments.hostfile);
+  if (!file) return system_error("cannot read the hostfile " + arguments.hostfile);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  auto hosts = parse_hostfile(text);
+  if (!hosts) return named(arguments.hostfile.c_str(), hosts.error());
+  return hosts;
+}
+
+// The one place where a strategy's name is checked before any worker starts.
+Status check_strategy(const std::string&) { return {}; }
+
+// The user's PLIANT_* variables hold unless an option says otherwise.
+Result<SessionOptions> session_options(const RunArguments& arguments) {
+  auto session = options_from_environment();
+  if (!session) return session;
+  const auto override_with = [&](const char* variable, const std::string& value) -> Status {
+    if (value.empty()) return {};
+    auto variables = to_environment(*session);
+    variables[variable] = value;
+    session = options_from(variables);
+    if (!session) return session.error();
+    return {};
+  };
+  PLIANT_TRY(override_with("PLIANT_TRANSPORT", arguments.transport));
+  PLIANT_TRY(override_with("PLIANT_STRATEGY", arguments.strategy));
+  PLIANT_TRY(override_with("PLIANT_TIMEOUT", arguments.timeout));
+  PLIANT_TRY(override_with("PLIANT_JOIN_TIMEOUT", arguments.join_timeout));
+  PLIANT_TRY(check_strategy(session->strategy));
+  session->job.clear();
+  return session;
+}
+
+Result<std::map<std::string, std::string>> read_environment(const std::vector<std::string>& given) {
+  std::map<std::string, std::string> variables;
+  for (const std::string& text : given) {
+    const size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    if (name.empty()) return invalid(fmt::format("--env: '{}' has no name; write NAME=VALUE", text));
+    if (equals != std::string::npos) {
+      variables[name] = text.substr(equals + 1);
+    } else if (const char* const value = std::getenv(name.c_str())) {
+      variables[name] = value;
+    } else {
+      return invalid(fmt::format("--env: {} is not set here; write {}=VALUE", name, name));
+    }
+  }
+  return variables;
+}
+
+Result<LaunchOptions> launch_options(const RunArguments& arguments) {
+  LaunchOptions options;
+  if (arguments.command.empty())
+    return invalid("run which program? write pliant run -n 4 -- ./train; --help tells more");
+  if (arguments.command[0].starts_with('-'))
+    return invalid(fmt::format("unknown option {}; --help lists them", arguments.command[0]));
+  auto hosts = read_hosts(arguments);
+  if (!hosts) return hosts.error();
+  options.hosts = std::move(*hosts);
+  options.count = arguments.count;
+  if (options.count == 0 && options.hosts.empty())
+    return invalid("how many workers? give -n N, or hosts with -H or --hostfile");
+  auto session = session_options(arguments);
+  if (!session) return session.error();
+  options.session = std::move(*session);
+  auto grace = parse_duration(arguments.grace);
+  if (!grace) return named("--grace", grace.error());
+  options.grace = *grace;
+  auto environment = read_environment(arguments.environment);
+  if (!environment) return environment.error();
+  options.environment = std::move(*environment);
+  options.output = {.prefix = !arguments.no_prefix,
+                    .quiet = arguments.quiet,
+                    .log_directory = arguments.log_directory};
+  options.address = arguments.address;
+  if (!arguments.launcher.empty()) options.launcher = arguments.launcher;
+  options.agent_program = arguments.agent_program;
+  options.command = arguments.command;
+  return options;
+}
+
+void say(const std::string& message) {
+  const std::string line = "pliant: " + message + "\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+int run(const RunArguments& arguments) {
+  if (arguments.verbose) set_log_level(LogLevel::kInfo);
+  const auto options = launch_options(arguments);
+  if (!options) {
+    say(options.error().message);
+    return kUsageError;
+  }
+  adopt_orphans();
+  const auto result = launch(*options);
+  end_orphans();
+  if (!result) {
+    say(result.error().message);
+    return kUsageError;
+  }
+  if (!result->message.empty()) say(result->message);
+  return result->exit_code;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  CLI::App* const run_app = app.add_subcommand("run", "Run a program as the workers of a job");
+  const auto arguments = std::make_shared<RunArguments>();
+  run_app->footer(kExamples);
+  run_app->formatter(std::make_shared<RunFormatter>());
+  // The first word that is no option is the program, and what follows is its own.
+  run_app->prefix_command();
+
+  run_app->add_option("-n,--workers", arguments->count,
+                      "Number of workers (default: one in each slot of the hosts)")
+      ->check(CLI::Range(1, static_cast<int>(kMembersMax)));
+  auto* const hosts = run_app->add_option(
+      "-H,--hosts", arguments->hosts,
+      "Hosts: name:slots[@address],... (default: this machine, with room for all)");
+  run_app->add_option("--hostfile", arguments->hostfile, "File with one host a line")
+      ->excludes(hosts);
+  run_app->add_option("--launcher", arguments->launcher,
+                      "Command that runs another one on a host; {host} stands for its name "
+                      "(default: ssh -o BatchMode=yes {host})");
+  run_app->add_option("--agent-program", arguments->agent_program,
+                      "Path of pliant on the other hosts (default: the same as here)");
+  run_app->add_option("--address", arguments->address,
+                      "Address on which the other hosts reach this machine");
+  run_app->add_option("--transport", arguments->transport,
+                      "How workers talk: auto (shm inside a host, tcp between hosts), shm or tcp")
+      ->check(CLI::IsMember({"auto", "shm", "tcp"}));
+  run_app->add_option("--strategy", arguments->strategy,
+                      "How collectives are carried out: auto, ring, tree, ... (docs/STRATEGIES.md)");
+  run_app->add_option("--timeout", arguments->timeout,
+                      "Deadline of every operation, as in 500ms or 2m (default: 60s)");
+  run_app->add_option("--join-timeout", arguments->join_timeout,
+                      "Deadline for all workers to join (default: 60s)");
+  run_app->add_option("--grace", arguments->grace,
+                      "Time that the others get to end after one has failed")
+      ->capture_default_str();
+  run_app->add_option("--env", arguments->environment,
+                      "NAME=VALUE for the workers; NAME alone passes on its value here")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  run_app->add_option("--log-dir", arguments->log_directory,
+                      "Write each worker's output to rank-N.log in this directory, too");
+  run_app->add_flag("--no-prefix", arguments->no_prefix, "No [rank] before each line");
+  run_app->add_flag("-q,--quiet", arguments->quiet, "Do not show the workers' output");
+  run_app->add_flag("-v,--verbose", arguments->verbose, "Say what the launcher does");
+  run_app->callback([arguments, run_app, &exit_code] {
+    arguments->command = command_of(run_app->remaining());
+    exit_code = run(*arguments);
+  });
+}
+
+}  // namespace pliant::cli

@@ -1,0 +1,135 @@
+// The Executor: runs every collective, over whatever transport and shared memory there is.
+//
+// It matches calls by name (the k-th use of a name on one rank belongs to the k-th use on every
+// other), keeps schedules from call to call, takes messages for calls that were not made yet, and
+// turns the loss of a peer into an error of every call that needs it. One a process. All calls are
+// made by the thread that holds the loop, except that a host_only() execution may be advanced by
+// its caller alone.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "pliant/base/time.h"
+#include "pliant/collective/execution.h"
+
+namespace pliant {
+
+// How to run an operation: decided by policy, equal on all ranks.
+struct Plan {
+  Strategy strategy;
+  size_t chunk_bytes = size_t{256} << 10;
+};
+
+class Executor final : public Sink {
+ public:
+  struct Options {
+    PeerId self;
+    Epoch epoch = Epoch{1};
+    Duration timeout = std::chrono::seconds(60);
+    std::function<Plan(const Signature&, const Group&)> plan;
+    std::function<std::string(PeerId)> describe;  // "rank 2 (host a, pid 4711)"
+  };
+
+  // `host` is null without shared memory. Both are borrowed and outlive this.
+  Executor(Transport& transport, HostExchange* host, Options options);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Begins an operation: checks it, posts it, sends its first messages. It is then advanced by the
+  // caller (host_only) or, after adopt(), by advance_all(). `done` runs once, when it has finished.
+  Result<Execution*> begin(const Operation& operation, const Group& group,
+                           Execution::Done done = {});
+  // Its deadline counts from here: a caller that advances it alone adopts it before it sleeps.
+  void adopt(Execution& execution, Instant now);
+  // Makes the name free again. Only after finished(); done for the caller where there is a `done`.
+  void release(Execution& execution);
+
+  // Advances all adopted executions, and fails those whose deadline has passed.
+  bool advance_all(Instant now);
+  bool idle() const { return adopted_.empty(); }
+  // True if an adopted execution waits for a change in shared memory.
+  bool waits_for_host() const;
+
+  // Plans are made anew at the next call of every name.
+  void forget_plans() { ++plan_version_; }
+
+  // A peer is gone: every call of its groups fails, now and later. If it had said good-bye, calls
+  // in flight that have all they need of it go on.
+  void lost(PeerId peer, const Error& error) override;
+  // Tells the peers that this process ends in order; goodbye_said() once the messages are out.
+  void say_goodbye(std::span<const PeerId> peers);
+  bool goodbye_said() const { return texts_.empty(); }
+  bool has_said_goodbye(PeerId peer) const { return leaving_.contains(peer); }
+  // All calls fail; for shutdown.
+  void cancel_all(const Error& error);
+
+  Result<std::byte*> place(PeerId from, const Frame& frame) override;
+  void arrived(PeerId from, const Frame& frame, std::byte* payload) override;
+  void sent(uint64_t cookie) override;
+
+ private:
+  friend class Execution;
+
+  // What a name keeps from call to call.
+  struct Binding {
+    std::shared_ptr<const Group> group;
+    std::string name;
+    uint32_t calls = 0;
+    uint64_t plan_version = 0;
+    Signature signature;
+    Schedule schedule;
+    uint32_t plan_digest = 0;
+    HostBinding host;
+    Execution execution;
+    std::vector<std::byte> own_result;  // of a shared result that is not shared with anybody
+  };
+  struct Early {  // a message for a call that this rank has not made yet
+    PeerId from;
+    Frame frame;
+    std::vector<std::byte> payload;
+    bool complete = false;
+  };
+
+  Status check(const Operation& operation, const Group& group) const;
+  void refresh_plan(Binding& binding, const Operation& operation);
+  void prepare(Binding& binding, const Operation& operation);
+  void take_early(Execution& execution);
+  Execution* find(const Frame& frame);
+  Result<std::byte*> place_early(PeerId from, const Frame& frame);
+  std::byte* take_scratch(size_t bytes);
+  void give_scratch(std::byte* memory, size_t bytes);
+  std::byte* waste(size_t bytes);
+  // Sends a message whose text is kept here until it is sent.
+  void send_text(PeerId to, Frame frame, const std::string& text);
+  // Takes a message for a call that runs.
+  Result<std::byte*> place_in(Execution& execution, PeerId from, const Frame& frame);
+  void arrived_in(Execution& execution, PeerId from, const Frame& frame, const std::byte* payload);
+
+  Transport& transport_;
+  HostExchange* const host_;
+  const Options options_;
+  std::unordered_map<uint64_t, std::unique_ptr<Binding>> bindings_;
+  std::unordered_map<uint32_t, Execution*> by_id_;
+  uint32_t next_id_ = 1;
+  uint64_t plan_version_ = 1;
+  std::vector<Execution*> adopted_;
+  std::unordered_map<uint64_t, std::deque<std::unique_ptr<Early>>> early_;  // by key
+  size_t early_bytes_ = 0;
+  size_t early_count_ = 0;
+  std::unordered_map<PeerId, Error> lost_;
+  std::unordered_set<PeerId> leaving_;  // have said good-bye
+  std::unordered_map<uint64_t, Error> broken_groups_;
+  std::unordered_map<size_t, std::vector<std::unique_ptr<std::byte[]>>> scratch_;
+  std::vector<std::vector<std::byte>> waste_;  // where payloads go that nobody wants
+  std::unordered_map<uint64_t, std::string> texts_;  // by cookie
+  uint64_t next_text_ = 1;
+};
+
+}  // namespace pliant

@@ -1,0 +1,330 @@
+#include "pliant/collective/host.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace pliant {
+
+// ---- HostExchange -----------------------------------------------------------------------------
+
+bool HostExchange::resolve(HostPeer& peer, uint64_t key) const {
+  if (peer.segment == nullptr) peer.segment = memory_.segment_of(peer.id);
+  if (peer.segment == nullptr) return false;
+  ControlArea& control = ControlArea::of(peer.segment->control());
+  if (peer.channel != nullptr && control.keys[peer.index].load(std::memory_order_acquire) == key)
+    return true;
+  const int index = control.find(key);
+  if (index < 0) return false;
+  peer.index = static_cast<size_t>(index);
+  peer.channel = &control.channels[index];
+  return true;
+}
+
+bool HostExchange::all_finished(const std::vector<HostPeer>& peers, uint64_t key, uint64_t calls) {
+  return std::all_of(peers.begin(), peers.end(), [&](const HostPeer& peer) {
+    if (peer.segment == nullptr) return true;
+    const ControlArea& control = ControlArea::of(peer.segment->control());
+    const int index = control.find(key);
+    // A peer that gave the channel up had finished with it.
+    return index < 0 || control.channels[index].finished.load(std::memory_order_acquire) >= calls;
+  });
+}
+
+int HostExchange::free_channel(uint64_t key) {
+  ControlArea& area = control();
+  const size_t first = ControlArea::first_way(key);
+  for (size_t i = first; i < first + kChannelWays; ++i)
+    if (area.keys[i].load(std::memory_order_relaxed) == 0) return static_cast<int>(i);
+  for (size_t i = first; i < first + kChannelWays; ++i) {
+    const Owner& owner = owners_[i];
+    const Channel& channel = area.channels[i];
+    const uint64_t calls = channel.finished.load(std::memory_order_relaxed);
+    const auto posted = [&](int parity) {
+      return channel.entries[parity].posted.load(std::memory_order_relaxed);
+    };
+    if (std::max(posted(0), posted(1)) > calls) continue;  // in flight
+    if (!all_finished(owner.binding->peers, owner.key, calls)) continue;
+    owner.binding->channel = -1;
+    return static_cast<int>(i);
+  }
+  return -1;
+}
+
+Status HostExchange::bind(HostBinding& binding, const Group& group, uint64_t key, uint32_t calls) {
+  if (binding.peers.empty()) {
+    binding.index_of_rank.assign(static_cast<size_t>(group.size()), -1);
+    for (const Rank rank : group.local) {
+      if (rank == group.self) binding.self = binding.peers.size();
+      binding.index_of_rank[static_cast<size_t>(rank)] = static_cast<int>(binding.peers.size());
+      binding.peers.push_back({.rank = rank, .id = group.peer(rank), .segment = nullptr, .channel = nullptr, .index = 0});
+    }
+  }
+  if (binding.channel >= 0) return {};
+  const int index = free_channel(key);
+  if (index < 0)
+    return Error{Code::kOverloaded,
+                 fmt::format("more than {} operations are in flight at once; wait for some",
+                             kChannelWays), {}, {}};
+  Channel& channel = control().channels[index];
+  control().keys[index].store(0, std::memory_order_release);
+  for (Channel::Entry& entry : channel.entries) entry.posted.store(0, std::memory_order_relaxed);
+  channel.finished.store(calls, std::memory_order_relaxed);
+  channel.claimed.store(0, std::memory_order_relaxed);
+  channel.done.store(0, std::memory_order_relaxed);
+  for (StageSlot& slot : channel.slots)
+    for (auto* word : {&slot.arrived, &slot.deposited, &slot.reduced, &slot.collected})
+      word->store(0, std::memory_order_relaxed);
+  control().keys[index].store(key, std::memory_order_release);
+  owners_[static_cast<size_t>(index)] = {&binding, key};
+  binding.channel = index;
+  binding.lanes_staged = 0;
+  HostPeer& self = binding.peers[binding.self];
+  self.segment = memory_.own;
+  self.channel = &channel;
+  self.index = static_cast<size_t>(index);
+  return {};
+}
+
+void HostExchange::notify(const HostBinding& binding) const {
+  // Pairs with the fence of a peer that goes to sleep: it sees our change, or we see its flag.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (size_t i = 0; i < binding.peers.size(); ++i) {
+    const HostPeer& peer = binding.peers[i];
+    if (i == binding.self || peer.segment == nullptr) continue;
+    if (peer.segment->header().asleep.load(std::memory_order_relaxed) & kWakeForHost)
+      memory_.wake(peer.id);
+  }
+}
+
+Result<std::span<std::byte>> HostExchange::take_staging(size_t bytes) {
+  std::erase_if(waiting_staging_, [&](const Waiting& waiting) {
+    if (!all_finished(waiting.peers, waiting.key, waiting.calls)) return false;
+    idle_staging_.push_back(waiting.memory);
+    return true;
+  });
+  const auto at = std::find_if(idle_staging_.begin(), idle_staging_.end(),
+                               [&](const auto& memory) { return memory.size() >= bytes; });
+  if (at == idle_staging_.end()) return own().allocate(bytes);
+  const std::span<std::byte> memory = *at;
+  idle_staging_.erase(at);
+  return memory;
+}
+
+void HostExchange::return_staging(std::span<std::byte> memory, const HostBinding& binding,
+                                  uint64_t key, uint64_t calls) {
+  waiting_staging_.push_back({memory, binding.peers, key, calls});
+}
+
+bool fits_inline(const HostArguments& call, const Group& group) {
+  // Every rank reads every input, so the work grows with the square of the members.
+  constexpr size_t kReadBytesMax = size_t{64} << 10;
+  const size_t bytes = call.largest_input * size_of(call.dtype);
+  return bytes <= kInlineBytes && bytes * static_cast<size_t>(group.size()) <= kReadBytesMax;
+}
+
+// ---- HostCall: meeting ------------------------------------------------------------------------
+
+namespace {
+constexpr size_t kCacheBytes = size_t{48} << 20;
+}
+
+Channel& HostCall::own_channel() const { return *binding_->peers[binding_->self].channel; }
+
+Status HostCall::begin(HostExchange& host, HostBinding& binding, const Group& group,
+                       const HostArguments& arguments, const Schedule& schedule) {
+  host_ = &host;
+  binding_ = &binding;
+  group_ = &group;
+  schedule_ = &schedule;
+  call_ = arguments;
+  output_ = call_.output;
+  element_bytes_ = size_of(call_.dtype);
+  met_ = 0;
+  staging_ = {};
+  PLIANT_TRY(host.bind(binding, group, call_.key, call_.sequence));
+
+  Segment& own = host.own();
+  const size_t parity = call_.sequence % 2;
+  Channel::Entry& entry = own_channel().entries[parity];
+  const size_t input_bytes = call_.input_elements * element_bytes_;
+  const size_t output_bytes = call_.output_elements * element_bytes_;
+  Post& post = entry.post;
+  post = {};
+  post.key = call_.key;
+  post.count = call_.count;
+  post.shape = call_.shape;
+  post.root = call_.root;
+  post.collective = static_cast<uint8_t>(call_.collective);
+  post.dtype = static_cast<uint8_t>(call_.dtype);
+  post.op = static_cast<uint8_t>(call_.op);
+  post.shared_result = call_.shared_result ? 1 : 0;
+  if (call_.host_only && !call_.shared_result && fits_inline(call_, group)) {
+    mode_ = Mode::kInline;
+    if (input_bytes > 0)
+      std::memcpy(host.control().inline_data[binding.channel][parity], call_.input, input_bytes);
+  } else {
+    mode_ = Mode::kStaged;
+    if (own.contains(call_.input, input_bytes)) post.input = own.offset_of(call_.input);
+    if (own.contains(call_.output, output_bytes)) post.output = own.offset_of(call_.output);
+    const bool input_is_registered = input_bytes == 0 || post.input != kNotRegistered;
+    const bool output_is_registered =
+        output_bytes == 0 || call_.shared_result || post.output != kNotRegistered;
+    registered_ = input_is_registered && output_is_registered;
+    const size_t staging_bytes = kStageSlots * schedule.chunk_elements * element_bytes_;
+    if (!registered_) {
+      auto memory = host.take_staging(staging_bytes);
+      if (!memory) return memory.error();
+      staging_ = *memory;
+    } else if (binding.own_staging.size() < staging_bytes) {
+      // Only used if a peer's buffers are not registered, so it usually stays untouched. The old one
+      // is free: every peer that read it has finished, or the call before could not have ended.
+      auto memory = own.allocate(staging_bytes);
+      if (!memory) return memory.error();
+      if (!binding.own_staging.empty()) binding.retired.push_back(binding.own_staging);
+      binding.own_staging = *memory;
+    }
+    post.staging = own.offset_of(registered_ ? binding.own_staging.data() : staging_.data());
+    if (call_.shared_result && binding.self == 0) {
+      const size_t bytes = call_.count * element_bytes_;
+      if (binding.result.size() < bytes) {
+        auto memory = own.allocate(bytes);
+        if (!memory) return memory.error();
+        if (!binding.result.empty()) binding.retired.push_back(binding.result);
+        binding.result = *memory;
+      }
+      post.result = own.offset_of(binding.result.data());
+    }
+    post.first_lane = binding.lanes_staged;
+  }
+  entry.posted.store(uint64_t{call_.sequence} + 1, std::memory_order_release);
+  host.notify(binding);
+  return {};
+}
+
+const Post& HostCall::post(size_t member) const {
+  return binding_->peers[member].channel->entries[call_.sequence % 2].post;
+}
+
+bool HostCall::meet() {
+  const uint64_t wanted = uint64_t{call_.sequence} + 1;
+  for (; met_ < members(); ++met_) {
+    HostPeer& peer = binding_->peers[met_];
+    if (met_ == binding_->self) continue;
+    if (!host_->resolve(peer, call_.key)) return false;
+    const Channel::Entry& entry = peer.channel->entries[call_.sequence % 2];
+    if (entry.posted.load(std::memory_order_acquire) != wanted || entry.post.key != call_.key)
+      return false;
+  }
+  return true;
+}
+
+std::vector<Rank> HostCall::missing() const {
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < members(); ++i) {
+    const HostPeer& peer = binding_->peers[i];
+    if (i == binding_->self) continue;
+    if (peer.channel == nullptr ||
+        peer.channel->entries[call_.sequence % 2].posted.load(std::memory_order_acquire) !=
+            uint64_t{call_.sequence} + 1)
+      ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+std::vector<Rank> HostCall::lagging() const {
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < members(); ++i) {
+    const HostPeer& peer = binding_->peers[i];
+    const bool finished = peer.channel != nullptr &&
+                          peer.channel->finished.load(std::memory_order_acquire) > call_.sequence;
+    if (i != binding_->self && !finished) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+namespace {
+std::string describe(const Post& post) {
+  return fmt::format("{} of {} x {} {} (root {}{})",
+                     to_string(static_cast<Collective>(post.collective)), post.count,
+                     to_string(static_cast<DType>(post.dtype)),
+                     to_string(static_cast<Op>(post.op)), post.root,
+                     post.shared_result ? ", shared result" : "");
+}
+bool same_call(const Post& a, const Post& b) {
+  return a.count == b.count && a.collective == b.collective && a.dtype == b.dtype &&
+         a.op == b.op && a.root == b.root && a.shape == b.shape &&
+         a.shared_result == b.shared_result;
+}
+}  // namespace
+
+Status HostCall::check(std::string_view name) const {
+  for (size_t i = 1; i < members(); ++i) {
+    if (same_call(post(0), post(i))) continue;
+    const bool look_alike = describe(post(0)) == describe(post(i));
+    return invalid(fmt::format(
+        "operation '{}' differs between ranks: rank {} calls {}, rank {} calls {}{}", name,
+        binding_->peers[0].rank, describe(post(0)), binding_->peers[i].rank, describe(post(i)),
+        look_alike ? " with other counts or another strategy" : ""));
+  }
+  return {};
+}
+
+HostCall::Mode HostCall::choose_mode() {
+  if (mode_ == Mode::kInline) return mode_;
+  for (const std::span<std::byte> memory : binding_->retired) host_->own().release(memory.data());
+  binding_->retired.clear();
+  first_lane_ = post(0).first_lane;
+  if (call_.shared_result)
+    output_ = binding_->peers[0].segment->at(post(0).result);
+
+  const bool reduces = schedule_->blocks[0].host.reduce;
+  const bool everyone_receives = schedule_->blocks[0].host.receiver == HostPart::kEveryone;
+  bool direct = true;
+  for (size_t i = 0; i < members(); ++i) {
+    // Only contributors must have registered inputs; a moved block's receiver copies by itself.
+    const bool contributes = reduces || post(i).input != kNotRegistered ||
+                             std::any_of(schedule_->blocks.begin(), schedule_->blocks.end(),
+                                         [&](const Block& block) {
+                                           return block.host.reducer == binding_->peers[i].rank;
+                                         });
+    if (contributes && call_.largest_input > 0 && post(i).input == kNotRegistered) direct = false;
+    if (reduces && everyone_receives && !call_.shared_result && post(i).output == kNotRegistered)
+      direct = false;
+  }
+  mode_ = direct ? Mode::kDirect : Mode::kStaged;
+  const size_t copies = reduces ? members() + 1 : 2;
+  stream_ = call_.count * element_bytes_ * copies > kCacheBytes;
+  if (mode_ == Mode::kStaged) {
+    binding_->lanes_staged = first_lane_ + schedule_->lanes();
+    return mode_;
+  }
+  parts_ = 0;
+  for (size_t lane = 0; lane < schedule_->lanes(); ++lane) {
+    const LaneRange range = range_of(*schedule_, lane);
+    if (range.count == 0) continue;
+    const HostPart& part = schedule_->blocks[range.block].host;
+    parts_ += !part.reduce && part.receiver == HostPart::kEveryone ? members() : 1;
+  }
+  return mode_;
+}
+
+void HostCall::end() {
+  own_channel().finished.store(uint64_t{call_.sequence} + 1, std::memory_order_release);
+}
+
+void HostCall::release_staging() {
+  if (!staging_.empty())
+    host_->return_staging(staging_, *binding_, call_.key, uint64_t{call_.sequence} + 1);
+  staging_ = {};
+}
+
+void HostCall::withdraw() {
+  if (binding_ == nullptr || binding_->channel < 0) return;
+  own_channel().entries[call_.sequence % 2].posted.store(0, std::memory_order_release);
+  // The staging of a failed call is not given out again: a peer may still be reading it.
+  staging_ = {};
+}
+
+}  // namespace pliant

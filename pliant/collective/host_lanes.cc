@@ -1,0 +1,292 @@
+// The lanes of a HostCall: inline, direct and staged.
+#include <algorithm>
+#include <cstring>
+
+#include "pliant/collective/host.h"
+
+namespace pliant {
+
+bool HostCall::reducer_is_self(const Block& block) const {
+  return block.host.reducer == group_->self;
+}
+
+bool HostCall::receives(const Block& block) const {
+  return block.host.receiver == HostPart::kEveryone || block.host.receiver == group_->self;
+}
+
+const std::byte* HostCall::own_input(const Block& block, const LaneRange& range) const {
+  return call_.input + (block.input_offset + range.offset) * element_bytes_;
+}
+
+std::byte* HostCall::own_output(const Block& block, const LaneRange& range) const {
+  return output_ + (block.output_offset + range.offset) * element_bytes_;
+}
+
+const std::byte* HostCall::registered_input(size_t member, const Block& block,
+                                            const LaneRange& range) const {
+  return binding_->peers[member].segment->at(post(member).input) +
+         (block.input_offset + range.offset) * element_bytes_;
+}
+
+void HostCall::reduce_into(const LaneRange& range, bool partial) {
+  reduce({.dtype = call_.dtype,
+          .op = call_.op,
+          .count = range.count,
+          .inputs = inputs_,
+          .outputs = outputs_,
+          .output_partial = partial,
+          .mean_over = group_->size(),
+          .stream = stream_ && !partial});
+}
+
+// ---- Inline -----------------------------------------------------------------------------------
+
+void HostCall::finish_inline() {
+  const size_t parity = call_.sequence % 2;
+  const auto inline_of = [&](size_t member) {
+    const HostPeer& peer = binding_->peers[member];
+    return static_cast<const std::byte*>(
+        ControlArea::of(peer.segment->control()).inline_data[peer.index][parity]);
+  };
+  for (const Block& block : schedule_->blocks) {
+    if (block.count == 0 || !receives(block)) continue;
+    const LaneRange all{.block = 0, .offset = 0, .count = block.count};
+    if (block.host.reduce) {
+      inputs_.clear();
+      for (size_t i = 0; i < members(); ++i)
+        inputs_.push_back({.data = inline_of(i) + block.input_offset * element_bytes_,
+                           .partial = false});
+      outputs_.assign(1, own_output(block, all));
+      stream_ = false;
+      reduce_into(all, false);
+    } else {
+      const auto source =
+          static_cast<size_t>(binding_->index_of_rank[static_cast<size_t>(block.host.reducer)]);
+      std::memmove(own_output(block, all), inline_of(source) + block.input_offset * element_bytes_,
+                   block.count * element_bytes_);
+    }
+  }
+}
+
+// ---- Direct -----------------------------------------------------------------------------------
+
+bool HostCall::anyone_reduces() const {
+  return schedule_->blocks[0].host.reducer == HostPart::kAnyone;
+}
+
+void HostCall::all_outputs(const Block& block, const LaneRange& range) {
+  outputs_.clear();
+  if (call_.shared_result || block.host.receiver != HostPart::kEveryone) {
+    outputs_.push_back(own_output(block, range));
+    return;
+  }
+  for (size_t i = 0; i < members(); ++i)
+    outputs_.push_back(binding_->peers[i].segment->at(post(i).output) +
+                       (block.output_offset + range.offset) * element_bytes_);
+}
+
+void HostCall::add_done(uint64_t parts) {
+  const uint64_t tag = (uint64_t{call_.sequence} + 1) << 32;
+  std::atomic<uint64_t>& word = leader().done;
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  uint64_t next = 0;
+  do {
+    next = (seen >> 32 == tag >> 32 ? seen : tag) + parts;
+  } while (!word.compare_exchange_weak(seen, next, std::memory_order_acq_rel));
+  if (next == (tag | parts_)) host_->notify(*binding_);
+}
+
+bool HostCall::direct_done() const {
+  const uint64_t tag = (uint64_t{call_.sequence} + 1) << 32;
+  return parts_ == 0 || leader().done.load(std::memory_order_acquire) == (tag | parts_);
+}
+
+bool HostCall::claim_lanes(size_t lanes_max) {
+  const uint64_t tag = (uint64_t{call_.sequence} + 1) << 32;
+  std::atomic<uint64_t>& word = leader().claimed;
+  bool any = false;
+  for (size_t i = 0; i < lanes_max; ++i) {
+    uint64_t seen = word.load(std::memory_order_relaxed);
+    uint64_t lane = 0;
+    do {
+      lane = seen >> 32 == tag >> 32 ? seen & 0xffffffff : 0;
+      if (lane >= schedule_->lanes()) return any;
+    } while (!word.compare_exchange_weak(seen, tag | (lane + 1), std::memory_order_acq_rel));
+    const LaneRange range = range_of(*schedule_, lane);
+    const Block& block = schedule_->blocks[range.block];
+    inputs_.clear();
+    for (size_t member = 0; member < members(); ++member)
+      inputs_.push_back({.data = registered_input(member, block, range), .partial = false});
+    all_outputs(block, range);
+    reduce_into(range, false);
+    add_done(1);
+    any = true;
+  }
+  return any;
+}
+
+HostCall::Outcome HostCall::host_reduce(size_t lane, uint8_t& stage, std::byte* partial) {
+  if (mode_ == Mode::kStaged) return staged_reduce(lane, stage, partial);
+  const LaneRange range = range_of(*schedule_, lane);
+  const Block& block = schedule_->blocks[range.block];
+  if (!block.host.reduce || !reducer_is_self(block)) return Outcome::kDone;
+  inputs_.clear();
+  for (size_t member = 0; member < members(); ++member)
+    inputs_.push_back({.data = registered_input(member, block, range), .partial = false});
+  if (partial != nullptr) {
+    outputs_.assign(1, partial);
+  } else {
+    all_outputs(block, range);
+  }
+  reduce_into(range, partial != nullptr);
+  // Tells the delivery whether the members' outputs have the result already.
+  stage = partial != nullptr ? 1 : 2;
+  return Outcome::kDone;
+}
+
+HostCall::Outcome HostCall::host_deliver(size_t lane, uint8_t& stage) {
+  if (mode_ == Mode::kStaged) return staged_deliver(lane, stage);
+  const LaneRange range = range_of(*schedule_, lane);
+  const Block& block = schedule_->blocks[range.block];
+  const size_t bytes = range.count * element_bytes_;
+  if (block.host.reduce) {
+    if (!reducer_is_self(block)) return Outcome::kDone;
+    const std::byte* result = own_output(block, range);
+    if (stage == 1) {
+      all_outputs(block, range);
+      for (std::byte* output : outputs_)
+        if (output != result) copy_bytes(output, result, bytes, stream_);
+    }
+    add_done(1);
+  } else if (receives(block)) {
+    const auto source =
+        static_cast<size_t>(binding_->index_of_rank[static_cast<size_t>(block.host.reducer)]);
+    const std::byte* from = registered_input(source, block, range);
+    std::byte* to = own_output(block, range);
+    // In place: the same memory, though mapped twice.
+    if (source != binding_->self || own_input(block, range) != to)
+      copy_bytes(to, from, bytes, stream_);
+    add_done(1);
+  }
+  return Outcome::kDone;
+}
+
+// ---- Staged -----------------------------------------------------------------------------------
+
+namespace {
+enum Stage : uint8_t {
+  kFresh = 0,
+  kAwaitResult,    // not the reducer: contributed
+  kAwaitDeposits,  // the reducer
+  kAwaitDelivery,  // the reducer: its partial result is on the way between hosts
+  kDelivered,      // the reducer: the result is in its slot
+};
+}  // namespace
+
+StageSlot& HostCall::words(size_t lane) const {
+  return leader().slots[(first_lane_ + lane) % kStageSlots];
+}
+
+std::byte* HostCall::slot_of(size_t member, size_t lane) const {
+  const size_t slot = (first_lane_ + lane) % kStageSlots;
+  return binding_->peers[member].segment->at(post(member).staging) +
+         slot * schedule_->chunk_elements * element_bytes_;
+}
+
+HostCall::Outcome HostCall::staged_reduce(size_t lane, uint8_t& stage, std::byte* partial) {
+  const LaneRange range = range_of(*schedule_, lane);
+  const Block& block = schedule_->blocks[range.block];
+  const uint64_t others = members() - 1;
+  const uint64_t use = use_of(lane);
+  StageSlot& slot = words(lane);
+  if (stage == kFresh) {
+    if (slot.collected.load(std::memory_order_acquire) != use * others) return Outcome::kPending;
+    bool mine = reducer_is_self(block);
+    if (block.host.reducer == HostPart::kAnyone) {
+      mine = slot.arrived.fetch_add(1, std::memory_order_acq_rel) == use * members() + others;
+    } else if (mine) {
+      slot.arrived.fetch_add(members(), std::memory_order_acq_rel);
+    }
+    if (!mine) {
+      if (block.host.reduce) {
+        copy_bytes(slot_of(binding_->self, lane), own_input(block, range),
+                   range.count * element_bytes_, false);
+        slot.deposited.fetch_add(1, std::memory_order_acq_rel);
+        host_->notify(*binding_);
+      }
+      stage = kAwaitResult;
+      return Outcome::kDone;
+    }
+    stage = kAwaitDeposits;
+  }
+  if (block.host.reduce) {
+    if (slot.deposited.load(std::memory_order_acquire) != (use + 1) * others)
+      return Outcome::kPending;
+  } else {
+    slot.deposited.fetch_add(others, std::memory_order_acq_rel);
+  }
+  stage_result(lane, partial);
+  stage = partial != nullptr ? kAwaitDelivery : kDelivered;
+  return Outcome::kDone;
+}
+
+// The reducer's work: its own input needs no slot, the others' inputs stand in theirs.
+void HostCall::stage_result(size_t lane, std::byte* partial) {
+  const LaneRange range = range_of(*schedule_, lane);
+  const Block& block = schedule_->blocks[range.block];
+  std::byte* own_slot = slot_of(binding_->self, lane);
+  const bool others_receive =
+      !call_.shared_result && members() > 1 && block.host.receiver != group_->self;
+  if (block.host.reduce) {
+    inputs_.clear();
+    for (size_t member = 0; member < members(); ++member)
+      inputs_.push_back({.data = member == binding_->self ? own_input(block, range)
+                                                          : slot_of(member, lane),
+                         .partial = false});
+    outputs_.clear();
+    if (partial != nullptr) {
+      outputs_.push_back(partial);
+    } else {
+      if (receives(block)) outputs_.push_back(own_output(block, range));
+      if (others_receive) outputs_.push_back(own_slot);
+    }
+    const bool stream = stream_;
+    stream_ = false;  // the slot is read again at once
+    reduce_into(range, partial != nullptr);
+    stream_ = stream;
+    if (partial != nullptr) return;
+  } else {
+    const size_t bytes = range.count * element_bytes_;
+    const std::byte* from = own_input(block, range);
+    if (others_receive) copy_bytes(own_slot, from, bytes, false);
+    if (receives(block) && own_output(block, range) != from)
+      copy_bytes(own_output(block, range), from, bytes, stream_);
+  }
+  words(lane).reduced.store((use_of(lane) + 1) << 16 | binding_->self, std::memory_order_release);
+  host_->notify(*binding_);
+}
+
+HostCall::Outcome HostCall::staged_deliver(size_t lane, uint8_t& stage) {
+  const LaneRange range = range_of(*schedule_, lane);
+  const Block& block = schedule_->blocks[range.block];
+  const size_t bytes = range.count * element_bytes_;
+  StageSlot& slot = words(lane);
+  if (stage == kDelivered) return Outcome::kDone;
+  if (stage == kAwaitDelivery) {
+    if (!call_.shared_result && members() > 1)
+      copy_bytes(slot_of(binding_->self, lane), own_output(block, range), bytes, false);
+    slot.reduced.store((use_of(lane) + 1) << 16 | binding_->self, std::memory_order_release);
+    host_->notify(*binding_);
+    stage = kDelivered;
+    return Outcome::kDone;
+  }
+  const uint64_t reduced = slot.reduced.load(std::memory_order_acquire);
+  if (reduced >> 16 != use_of(lane) + 1) return Outcome::kPending;
+  if (receives(block) && !call_.shared_result)
+    copy_bytes(own_output(block, range), slot_of(reduced & 0xffff, lane), bytes, stream_);
+  slot.collected.fetch_add(1, std::memory_order_acq_rel);
+  host_->notify(*binding_);
+  return Outcome::kDone;
+}
+
+}  // namespace pliant

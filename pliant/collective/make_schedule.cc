@@ -1,0 +1,252 @@
+// Turns a strategy into the steps of one rank.
+#include <algorithm>
+
+#include "pliant/base/check.h"
+#include "pliant/collective/strategy.h"
+
+namespace pliant {
+namespace {
+
+using Kind = Step::Kind;
+
+std::vector<Rank> children_of(const Tree& tree, int node) {
+  std::vector<Rank> children;
+  for (int i = 0; i < static_cast<int>(tree.parent.size()); ++i)
+    if (i != tree.root && tree.parent[static_cast<size_t>(i)] == node) children.push_back(i);
+  return children;
+}
+
+bool is_leaf(const Tree& tree, int node) { return children_of(tree, node).empty(); }
+
+Step send(Buffer from, Phase phase, std::vector<Rank> peers) {
+  return {.kind = Kind::kSend, .phase = phase, .from = from, .into = Buffer::kPartial,
+          .peers = std::move(peers), .partial = {}};
+}
+Step receive(Rank peer) {
+  return {.kind = Kind::kReceive, .phase = Phase::kDown, .from = Buffer::kInput,
+          .into = Buffer::kOutput, .peers = {peer}, .partial = {}};
+}
+Step plain(Kind kind) {
+  return {.kind = kind, .phase = Phase::kUp, .from = Buffer::kInput, .into = Buffer::kPartial,
+          .peers = {}, .partial = {}};
+}
+
+// Partial results flow to the root; `own` is what this node starts from.
+void reduce_up(std::vector<Step>& steps, const Tree& tree, int node, Buffer own) {
+  const auto children = children_of(tree, node);
+  const bool root = node == tree.root;
+  Buffer mine = own;
+  if (!children.empty() || (root && own == Buffer::kPartial)) {
+    Step step = plain(Kind::kReduce);
+    step.from = own;
+    step.into = root ? Buffer::kOutput : Buffer::kPartial;
+    step.peers = children;
+    for (const Rank child : children)
+      step.partial.push_back(own == Buffer::kPartial || !is_leaf(tree, child));
+    steps.push_back(std::move(step));
+    mine = Buffer::kPartial;
+  } else if (root) {
+    steps.push_back(plain(Kind::kCopy));
+  }
+  if (!root)
+    steps.push_back(send(mine, Phase::kUp, {tree.parent[static_cast<size_t>(node)]}));
+}
+
+// The result flows from the root, which has it in `from`.
+void spread_down(std::vector<Step>& steps, const Tree& tree, int node, Buffer from) {
+  const bool root = node == tree.root;
+  if (!root) steps.push_back(receive(tree.parent[static_cast<size_t>(node)]));
+  if (auto children = children_of(tree, node); !children.empty())
+    steps.push_back(send(root ? from : Buffer::kOutput, Phase::kDown, std::move(children)));
+  if (root && from == Buffer::kInput) steps.push_back(plain(Kind::kCopy));
+}
+
+// One message from `source` to `target`, or a local copy if they are the same.
+void move_one(std::vector<Step>& steps, Rank self, Rank source, Rank target) {
+  if (source == target && self == source) {
+    steps.push_back(plain(Kind::kCopy));
+  } else if (self == source) {
+    steps.push_back(send(Buffer::kInput, Phase::kDown, {target}));
+  } else if (self == target) {
+    steps.push_back(receive(source));
+  }
+}
+
+// Relabels a tree over places as one over ranks is needed nowhere but here: the steps' peers.
+void name_peers(std::vector<Step>& steps, const std::vector<Rank>& rank_of_node) {
+  for (Step& step : steps)
+    for (Rank& peer : step.peers) peer = rank_of_node[static_cast<size_t>(peer)];
+}
+
+// Where a block stands and, on one host, who hands it out and who gets it.
+struct Cut {
+  std::vector<Block> blocks;
+  std::vector<Rank> source;  // of each block; -1: everyone contributes to a sum
+  std::vector<Rank> target;  // of each block; -1: everyone gets it
+};
+
+void add_block(Cut& cut, size_t input, size_t output, size_t count, Rank source, Rank target) {
+  Block block;
+  block.input_offset = input;
+  block.output_offset = output;
+  block.count = count;
+  cut.blocks.push_back(std::move(block));
+  cut.source.push_back(source);
+  cut.target.push_back(target);
+}
+
+// The blocks that the meaning of a collective asks for; an all-reduce is cut by its strategy.
+Cut cut_by_meaning(const Signature& signature, const Group& group) {
+  Cut cut;
+  const Rank n = group.size();
+  const Rank root = signature.root;
+  size_t offset = 0;
+  switch (signature.collective) {
+    case Collective::kAllReduce:
+    case Collective::kBarrier: add_block(cut, 0, 0, signature.count, -1, -1); break;
+    case Collective::kReduce: add_block(cut, 0, 0, signature.count, -1, root); break;
+    case Collective::kBroadcast: add_block(cut, 0, 0, signature.count, root, -1); break;
+    case Collective::kAllGather:
+    case Collective::kGather:
+      for (Rank r = 0; r < n; offset += signature.block_count(r++))
+        add_block(cut, 0, offset, signature.block_count(r), r,
+                  signature.collective == Collective::kGather ? root : -1);
+      break;
+    case Collective::kScatter:
+    case Collective::kReduceScatter:
+      for (Rank r = 0; r < n; offset += signature.block_count(r++))
+        add_block(cut, offset, 0, signature.block_count(r),
+                  signature.collective == Collective::kScatter ? root : -1, r);
+      break;
+    case Collective::kAllToAll:
+      for (Rank shift = 0; shift < n; ++shift)
+        for (Rank r = 0; r < n; ++r) {
+          const Rank to = (r + shift) % n;
+          add_block(cut, static_cast<size_t>(to) * signature.count,
+                    static_cast<size_t>(r) * signature.count, signature.count, r, to);
+        }
+      break;
+    case Collective::kSend:
+      add_block(cut, 0, 0, signature.count, group.self, root);
+      break;
+    case Collective::kReceive:
+      add_block(cut, 0, 0, signature.count, root, group.self);
+      break;
+  }
+  return cut;
+}
+
+std::vector<Block> direct_blocks(const Signature& signature, const Group& group) {
+  Cut cut = cut_by_meaning(signature, group);
+  for (size_t i = 0; i < cut.blocks.size(); ++i) {
+    HostPart& host = cut.blocks[i].host;
+    host.reduce = cut.source[i] < 0;
+    host.receiver = cut.target[i] < 0 ? HostPart::kEveryone : cut.target[i];
+    host.reducer = !host.reduce ? cut.source[i]
+                   : cut.target[i] < 0 ? HostPart::kAnyone
+                                       : cut.target[i];
+    cut.blocks[i].steps = {plain(Kind::kHostReduce), plain(Kind::kHostDeliver)};
+  }
+  return std::move(cut.blocks);
+}
+
+std::vector<Block> flat_blocks(const Signature& signature, const Group& group,
+                               const Strategy& strategy) {
+  const Rank self = group.self;
+  if (signature.collective == Collective::kAllReduce ||
+      signature.collective == Collective::kBarrier) {
+    const auto pairs = tree_pairs(strategy, group.host_of);
+    std::vector<Block> blocks(pairs.size());
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      const Split part = split(signature.count, pairs.size(), i);
+      blocks[i].input_offset = blocks[i].output_offset = part.offset;
+      blocks[i].count = part.count;
+      reduce_up(blocks[i].steps, pairs[i].up, self, Buffer::kInput);
+      spread_down(blocks[i].steps, pairs[i].down, self, Buffer::kOutput);
+    }
+    return blocks;
+  }
+  Cut cut = cut_by_meaning(signature, group);
+  for (size_t i = 0; i < cut.blocks.size(); ++i) {
+    std::vector<Step>& steps = cut.blocks[i].steps;
+    if (cut.source[i] < 0) {
+      reduce_up(steps, tree_rooted_at(strategy, group.host_of, cut.target[i]), self,
+                Buffer::kInput);
+    } else if (cut.target[i] < 0) {
+      spread_down(steps, tree_rooted_at(strategy, group.host_of, cut.source[i]), self,
+                  Buffer::kInput);
+    } else {
+      move_one(steps, self, cut.source[i], cut.target[i]);
+    }
+  }
+  return std::move(cut.blocks);
+}
+
+// An all-reduce in three stages: inside each host one member reduces the block (HostReduce), those
+// members exchange it, each hands it out on its host (HostDeliver). The blocks go round over the
+// members of a host, so that all of them carry traffic.
+std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& group,
+                                       const Strategy& strategy) {
+  std::vector<std::vector<Rank>> members(static_cast<size_t>(group.hosts));
+  for (Rank rank = 0; rank < group.size(); ++rank)
+    members[static_cast<size_t>(group.host(rank))].push_back(rank);
+  size_t carriers = 0;
+  for (const auto& host : members) carriers = std::max(carriers, host.size());
+  std::vector<int> hosts(members.size());
+  for (size_t h = 0; h < hosts.size(); ++h) hosts[h] = static_cast<int>(h);
+
+  const auto pairs = tree_pairs(strategy, hosts);
+  const int my_host = group.host(group.self);
+  std::vector<Block> blocks(pairs.size() * carriers);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const TreePair& pair = pairs[i % pairs.size()];
+    std::vector<Rank> carrier_of_host;
+    for (const auto& host : members)
+      carrier_of_host.push_back(host[(i / pairs.size()) % host.size()]);
+    Block& block = blocks[i];
+    const Split part = split(signature.count, blocks.size(), i);
+    block.input_offset = block.output_offset = part.offset;
+    block.count = part.count;
+    block.host = {.reduce = true,
+                  .reducer = carrier_of_host[static_cast<size_t>(my_host)],
+                  .receiver = HostPart::kEveryone};
+    block.steps.push_back(plain(Kind::kHostReduce));
+    if (block.host.reducer == group.self) {
+      std::vector<Step> between;
+      reduce_up(between, pair.up, my_host, Buffer::kPartial);
+      spread_down(between, pair.down, my_host, Buffer::kOutput);
+      name_peers(between, carrier_of_host);
+      for (Step& step : between) block.steps.push_back(std::move(step));
+    }
+    block.steps.push_back(plain(Kind::kHostDeliver));
+  }
+  return blocks;
+}
+
+}  // namespace
+
+Schedule make_schedule(const Signature& signature, const Group& group, const Strategy& strategy,
+                       size_t chunk_bytes) {
+  PLIANT_CHECK(strategy.kind != Strategy::Kind::kAuto, "auto is resolved before");
+  Schedule schedule;
+  const bool reduces_everywhere = signature.collective == Collective::kAllReduce ||
+                                  signature.collective == Collective::kBarrier;
+  const bool pair_of_ranks = signature.collective == Collective::kSend ||
+                             signature.collective == Collective::kReceive;
+  if (strategy.kind == Strategy::Kind::kDirect && !pair_of_ranks) {
+    schedule.on_host = true;
+    schedule.blocks = direct_blocks(signature, group);
+  } else if (strategy.hierarchical && reduces_everywhere) {
+    schedule.on_host = true;
+    schedule.blocks = hierarchical_blocks(signature, group, strategy);
+  } else {
+    schedule.blocks = flat_blocks(signature, group, strategy);
+  }
+  schedule.chunk_elements = std::max<size_t>(1, chunk_bytes / size_of(signature.dtype));
+  size_t longest = 0;
+  for (const Block& block : schedule.blocks) longest = std::max(longest, block.count);
+  schedule.chunks = (longest + schedule.chunk_elements - 1) / schedule.chunk_elements;
+  return schedule;
+}
+
+}  // namespace pliant

@@ -1,0 +1,61 @@
+// One call of a collective, as its caller states it. A value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "pliant/base/ids.h"
+#include "pliant/collective/dtype.h"
+
+namespace pliant {
+
+// The numbers are part of the wire format.
+enum class Collective : uint8_t {
+  kAllReduce = 0,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kReceive,
+};
+inline constexpr int kCollectives = 11;
+const char* to_string(Collective collective);
+
+
+// The buffers stay the caller's until the operation has completed. Sizes are in elements.
+//
+//   collective      input          output               count
+//   all_reduce      count          count                of the tensor
+//   reduce          count          count at the root    of the tensor
+//   broadcast       count at root  count                of the tensor
+//   all_gather      own block      all blocks           of one block (or counts[r])
+//   gather          own block      all blocks at root   of one block (or counts[r])
+//   scatter         blocks at root own block            of one block (or counts[r])
+//   reduce_scatter  all blocks     own block            of one block (or counts[r])
+//   all_to_all      size blocks    size blocks          of one block
+//   send, receive   count / -      - / count            of the message; root is the other side
+//
+// Input and output may be the same buffer where their sizes agree (in place); for all_gather and
+// gather the own block may already stand in its place of the output.
+struct Operation {
+  Collective collective = Collective::kAllReduce;
+  std::string_view name;
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;
+  DType dtype = DType::kF32;
+  Op op = Op::kSum;
+  Rank root = 0;  // in the group
+  std::span<const size_t> counts;  // one a member; empty: all equal to `count`
+  bool shared_result = false;      // all_reduce: leave the result where the host's ranks share it
+};
+
+}  // namespace pliant

@@ -1,0 +1,104 @@
+#include "pliant/collective/route.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace pliant {
+namespace {
+
+std::vector<Rank> all_ranks(const Group& group) {
+  std::vector<Rank> ranks(static_cast<size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// One message, as the smallest tree there is.
+Route one_message(size_t count, Rank source, Rank target) {
+  if (source == target) return {.count = count, .up = {}, .down = {0, {0}}, .ranks = {source}};
+  return {.count = count, .up = {}, .down = {0, {0, 0}}, .ranks = {source, target}};
+}
+
+// The blocks of an all-reduce go round over the members of each host.
+std::vector<Route> staged_routes(const Signature& signature, const Group& group,
+                                 const Strategy& strategy) {
+  const auto members = members_by_host(group);
+  size_t carriers = 0;
+  for (const auto& host : members) carriers = std::max(carriers, host.size());
+  std::vector<int> hosts(members.size());
+  std::iota(hosts.begin(), hosts.end(), 0);
+  const auto pairs = tree_pairs(strategy, hosts);
+  std::vector<Route> routes(pairs.size() * carriers);
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const TreePair& pair = pairs[i % pairs.size()];
+    routes[i] = {.count = split(signature.count, routes.size(), i).count,
+                 .up = pair.up,
+                 .down = pair.down,
+                 .ranks = {}};
+    for (const auto& host : members)
+      routes[i].ranks.push_back(host[(i / pairs.size()) % host.size()]);
+  }
+  return routes;
+}
+
+std::vector<Route> all_reduce_routes(const Signature& signature, const Group& group,
+                                     const Strategy& strategy) {
+  const auto pairs = tree_pairs(strategy, group.host_of);
+  std::vector<Route> routes;
+  for (size_t i = 0; i < pairs.size(); ++i)
+    routes.push_back({.count = split(signature.count, pairs.size(), i).count,
+                      .up = pairs[i].up,
+                      .down = pairs[i].down,
+                      .ranks = all_ranks(group)});
+  return routes;
+}
+
+}  // namespace
+
+std::vector<std::vector<Rank>> members_by_host(const Group& group) {
+  std::vector<std::vector<Rank>> members(static_cast<size_t>(group.hosts));
+  for (Rank rank = 0; rank < group.size(); ++rank)
+    members[static_cast<size_t>(group.host(rank))].push_back(rank);
+  return members;
+}
+
+bool in_stages(const Signature& signature, const Strategy& strategy) {
+  return strategy.hierarchical && (signature.collective == Collective::kAllReduce ||
+                                   signature.collective == Collective::kBarrier);
+}
+
+std::vector<Route> routes_of(const Signature& signature, const Group& group,
+                             const Strategy& strategy) {
+  const auto reduce_to = [&](size_t count, Rank root) -> Route {
+    return {count, tree_rooted_at(strategy, group.host_of, root), {}, all_ranks(group)};
+  };
+  const auto spread_from = [&](size_t count, Rank root) -> Route {
+    return {count, {}, tree_rooted_at(strategy, group.host_of, root), all_ranks(group)};
+  };
+  std::vector<Route> routes;
+  switch (signature.collective) {
+    case Collective::kAllReduce:
+    case Collective::kBarrier:
+      return in_stages(signature, strategy) ? staged_routes(signature, group, strategy)
+                                            : all_reduce_routes(signature, group, strategy);
+    case Collective::kReduce: return {reduce_to(signature.count, signature.root)};
+    case Collective::kBroadcast: return {spread_from(signature.count, signature.root)};
+    case Collective::kSend: return {one_message(signature.count, group.self, signature.root)};
+    case Collective::kReceive: return {one_message(signature.count, signature.root, group.self)};
+    default: break;
+  }
+  for (Rank r = 0; r < group.size(); ++r) {
+    const size_t count = signature.block_count(r);
+    switch (signature.collective) {
+      case Collective::kAllGather: routes.push_back(spread_from(count, r)); break;
+      case Collective::kReduceScatter: routes.push_back(reduce_to(count, r)); break;
+      case Collective::kGather: routes.push_back(one_message(count, r, signature.root)); break;
+      case Collective::kScatter: routes.push_back(one_message(count, signature.root, r)); break;
+      default:  // all_to_all
+        for (Rank to = 0; to < group.size(); ++to)
+          routes.push_back(one_message(signature.count, r, to));
+    }
+  }
+  return routes;
+}
+
+}  // namespace pliant

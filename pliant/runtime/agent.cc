@@ -1,0 +1,186 @@
+#include "pliant/runtime/agent.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "pliant/transport/socket.h"
+
+namespace pliant {
+namespace {
+
+// Below the ports that Linux gives to outgoing connections, so that none of those takes it between
+// our look and torch's listen().
+constexpr uint16_t kFreePortFirst = 20000;
+constexpr uint16_t kFreePortCount = 12000;
+constexpr int kFreePortTries = 100;
+
+uint16_t find_free_port(const std::string& address) {
+  for (int i = 0; i < kFreePortTries; ++i) {
+    uint16_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) return 0;
+    const auto port = static_cast<uint16_t>(kFreePortFirst + random % kFreePortCount);
+    const auto parsed = parse_address(address, port);
+    if (parsed && listen_tcp(*parsed).ok()) return port;
+  }
+  return 0;
+}
+
+bool is_directory(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+std::string in_directory(const std::string& path, const std::string& directory) {
+  return path.starts_with('/') || directory.empty() ? path : directory + "/" + path;
+}
+
+Program cannot_run(int exit_code, std::string problem) {
+  return {"", exit_code, std::move(problem)};
+}
+
+}  // namespace
+
+Program find_program(const std::string& name, const std::string& directory,
+                     const std::string& search_path) {
+  if (name.empty()) return cannot_run(127, "the program's name is empty");
+  if (name.find('/') != std::string::npos) {
+    const std::string path = in_directory(name, directory);
+    if (is_directory(path)) return cannot_run(126, fmt::format("'{}' is a directory", path));
+    if (access(path.c_str(), F_OK) != 0)
+      return cannot_run(127, fmt::format("'{}' cannot be run: {}", path, std::strerror(errno)));
+    if (access(path.c_str(), X_OK) != 0)
+      return cannot_run(126, fmt::format("'{}' is not executable", path));
+    return {path, 0, ""};
+  }
+  bool seen = false;
+  for (size_t start = 0; start <= search_path.size();) {
+    const size_t end = std::min(search_path.find(':', start), search_path.size());
+    const std::string folder = search_path.substr(start, end - start);
+    const std::string path = in_directory((folder.empty() ? "." : folder) + "/" + name, directory);
+    start = end + 1;
+    if (is_directory(path) || access(path.c_str(), F_OK) != 0) continue;
+    if (access(path.c_str(), X_OK) == 0) return {path, 0, ""};
+    seen = true;
+  }
+  if (seen) return cannot_run(126, fmt::format("'{}' is not executable", name));
+  const bool here = access(in_directory(name, directory).c_str(), F_OK) == 0;
+  return cannot_run(127, here ? fmt::format("'{0}' is not in PATH; for the one here write ./{0}", name)
+                              : fmt::format("'{}' is not in PATH", name));
+}
+
+std::map<std::string, std::string> worker_environment(const AgentSpec& spec,
+                                                      const StartWorkers& start, uint16_t slot) {
+  std::map<std::string, std::string> variables = spec.environment;
+  const PeerId self = {.host = spec.host, .slot = slot, .incarnation = 1};
+  variables["PLIANT_COORDINATOR"] = spec.coordinator;
+  variables["PLIANT_TOKEN"] = spec.token;
+  variables["PLIANT_PEER"] = to_string(self);
+  variables["PLIANT_HOST"] = spec.host_name;
+  variables["PLIANT_ADDRESS"] = spec.address;
+  variables["RANK"] = std::to_string(spec.first_rank + slot);
+  variables["WORLD_SIZE"] = std::to_string(spec.world_size);
+  variables["LOCAL_RANK"] = std::to_string(slot);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(spec.worker_count);
+  variables["GROUP_RANK"] = std::to_string(spec.group_rank);
+  variables["MASTER_ADDR"] = start.master_address;
+  variables["MASTER_PORT"] = std::to_string(start.master_port);
+  return variables;
+}
+
+Agent::Agent(Surroundings surroundings, AgentSpec spec,
+             std::function<void(const WorkerExited&)> on_exit)
+    : surroundings_(surroundings), spec_(std::move(spec)), on_exit_(std::move(on_exit)) {}
+
+AgentReady Agent::prepare() {
+  AgentReady ready{.host = spec_.host,
+                   .address = spec_.address,
+                   .free_port = 0,
+                   .exit_code = 0,
+                   .problem = ""};
+  const auto fail = [&](int exit_code, const std::string& why) {
+    ready.exit_code = exit_code;
+    ready.problem = fmt::format("host {}: {}", spec_.host_name, why);
+    return ready;
+  };
+  if (!is_directory(spec_.directory))
+    return fail(1, fmt::format("the directory '{}' does not exist", spec_.directory));
+  const auto given = spec_.environment.find("PATH");
+  const char* const own = std::getenv("PATH");
+  const std::string search_path = given != spec_.environment.end() ? given->second
+                                  : own != nullptr                 ? own
+                                                                   : "/usr/bin:/bin";
+  const Program program = find_program(spec_.command.at(0), spec_.directory, search_path);
+  if (!program.problem.empty()) return fail(program.exit_code, program.problem);
+  program_ = program.path;
+  if (!spec_.output.log_directory.empty()) {
+    std::error_code problem;
+    std::filesystem::create_directories(
+        in_directory(spec_.output.log_directory, spec_.directory), problem);
+    if (problem)
+      return fail(1, fmt::format("the log directory '{}' cannot be made: {}",
+                                 spec_.output.log_directory, problem.message()));
+  }
+  // A listener on an address that is not this host's fails too, and the workers would as well.
+  ready.free_port = find_free_port(spec_.address);
+  if (ready.free_port == 0)
+    return fail(1, fmt::format("cannot listen on its address {}", spec_.address));
+  return ready;
+}
+
+void Agent::start(const StartWorkers& start) {
+  for (uint32_t slot = 0; slot < spec_.worker_count; ++slot)
+    start_worker(start, static_cast<uint16_t>(slot));
+}
+
+void Agent::start_worker(const StartWorkers& start, uint16_t slot) {
+  const auto variables = worker_environment(spec_, start, slot);
+  ChildOptions options;
+  options.program = program_;
+  options.arguments = spec_.command;
+  for (const auto& [name, value] : variables)
+    options.environment.push_back(fmt::format("{}={}", name, value));
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    if (!variables.contains(text.substr(0, text.find('=')))) options.environment.push_back(text);
+  }
+  options.directory = spec_.directory;
+  options.group = surroundings_.group.id();
+  const uint32_t rank = spec_.first_rank + slot;
+  if (spec_.output.prefix) options.prefix = fmt::format("[{}] ", rank);
+  if (!spec_.output.quiet) {
+    options.out = &surroundings_.out;
+    options.error = &surroundings_.error;
+  }
+  if (!spec_.output.log_directory.empty())
+    options.log_file = in_directory(
+        fmt::format("{}/rank-{}.log", spec_.output.log_directory, rank), spec_.directory);
+
+  const PeerId peer = {.host = spec_.host, .slot = slot, .incarnation = 1};
+  auto child = Child::start(surroundings_.loop, options, [this, peer](const ChildEnd& end) {
+    // The child is destroyed here, in its own callback, which it allows.
+    children_.erase(peer.slot);
+    on_exit_({.peer = peer,
+              .pid = end.pid,
+              .exit_code = end.exit_code,
+              .signal = end.signal,
+              .problem = ""});
+  });
+  if (child) {
+    children_[slot] = std::move(*child);
+  } else {
+    on_exit_({.peer = peer,
+              .pid = 0,
+              .exit_code = 126,
+              .signal = 0,
+              .problem = "could not be started: " + child.error().message});
+  }
+}
+
+}  // namespace pliant

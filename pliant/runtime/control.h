@@ -1,0 +1,154 @@
+// The messages between workers, agents and the coordinator, as values and as bytes.
+//
+// On the wire a message is its length (32 bit, little-endian) and its body: a type byte and the
+// fields. Decoding checks every size before it allocates; docs/PROTOCOL.md lists who says what when.
+// Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "pliant/base/bytes.h"
+#include "pliant/base/ids.h"
+#include "pliant/base/member.h"
+#include "pliant/base/result.h"
+#include "pliant/membership/view.h"
+
+namespace pliant {
+
+inline constexpr uint32_t kControlVersion = 1;
+
+// A connection that has not proved the token yet can make us hold no more than this.
+inline constexpr size_t kStrangerBytesMax = 1024;
+// Enough for a view of kMembersMax members.
+inline constexpr size_t kControlBytesMax = size_t{64} << 20;
+
+// The first message of every connection: proves that the sender belongs to the job.
+struct Greeting {
+  uint32_t version = kControlVersion;
+  std::string token;
+  bool operator==(const Greeting&) const = default;
+};
+
+// Worker to coordinator, after Greeting: I am here and reached like this.
+struct Join {
+  Member member;
+  bool operator==(const Join&) const = default;
+};
+
+// Worker to coordinator: I end in order; my closed connection is no loss.
+struct Leave {
+  bool operator==(const Leave&) const = default;
+};
+
+// Coordinator to worker: all members are there.
+struct ViewDecided {
+  View view;
+  bool operator==(const ViewDecided&) const = default;
+};
+
+// Coordinator to anyone: no, and why. The connection closes after it.
+struct Refused {
+  Code code = Code::kInvalid;
+  std::string reason;
+  bool operator==(const Refused&) const = default;
+};
+
+// Coordinator to worker: this member is gone. Worker to coordinator: I cannot reach this member.
+struct PeerLost {
+  PeerId peer;
+  std::string reason;
+  bool operator==(const PeerLost&) const = default;
+};
+
+// Agent to coordinator, after Greeting: host `host` can start its workers, or cannot and why.
+struct AgentReady {
+  uint32_t host = 0;
+  std::string address;    // where the workers of this host listen
+  uint16_t free_port = 0;  // on this host, for torch's rendezvous
+  int32_t exit_code = 0;  // 126 or 127 with `problem`
+  std::string problem;    // empty: all is well
+  bool operator==(const AgentReady&) const = default;
+};
+
+// Coordinator to agent: every host is ready, start.
+struct StartWorkers {
+  std::string master_address;  // of torch's rendezvous
+  uint16_t master_port = 0;
+  bool operator==(const StartWorkers&) const = default;
+};
+
+// Coordinator to agent: send this signal to all your workers.
+struct SignalWorkers {
+  int32_t signal = 0;
+  bool operator==(const SignalWorkers&) const = default;
+};
+
+// Agent to coordinator: a worker has ended.
+struct WorkerExited {
+  PeerId peer;
+  int32_t pid = 0;
+  int32_t exit_code = 0;  // 128 + signal if a signal ended it
+  int32_t signal = 0;
+  std::string problem;  // why it could not be started or is lost, if that is what happened
+  bool operator==(const WorkerExited&) const = default;
+};
+
+// What becomes of the workers' output.
+struct OutputOptions {
+  bool prefix = true;         // "[rank] " before each line
+  bool quiet = false;         // nothing to the terminal
+  std::string log_directory;  // empty: no files; else rank-N.log in it
+  bool operator==(const OutputOptions&) const = default;
+};
+
+// Launcher to agent, over its standard input: all that an agent needs to know.
+struct AgentSpec {
+  std::string coordinator;
+  std::string token;
+  std::string host_name;
+  std::string address;  // of the data network; empty: the one that reaches the coordinator
+  uint32_t host = 0;
+  uint32_t group_rank = 0;  // position among the hosts that run workers, for torch
+  uint32_t first_rank = 0;
+  uint32_t worker_count = 0;  // on this host
+  uint32_t world_size = 0;
+  std::vector<std::string> command;
+  std::string directory;
+  std::map<std::string, std::string> environment;  // added to the agent's own
+  OutputOptions output;
+  bool operator==(const AgentSpec&) const = default;
+};
+
+using Message = std::variant<Greeting, Join, Leave, ViewDecided, Refused, PeerLost, AgentReady,
+                             StartWorkers, SignalWorkers, WorkerExited, AgentSpec>;
+
+// The whole message, length first.
+std::vector<std::byte> encode_message(const Message& message);
+
+// One body, without the length. An error is kInvalid.
+Result<Message> decode_message(Bytes body);
+
+// Cuts a stream of bytes into messages; holds at most one incomplete message of `size_bytes_max`.
+class MessageReader {
+ public:
+  explicit MessageReader(size_t size_bytes_max) : size_bytes_max_(size_bytes_max) {}
+  // Raised once the sender has proved who it is.
+  void set_limit(size_t size_bytes_max) { size_bytes_max_ = size_bytes_max; }
+
+  void feed(Bytes bytes);
+  // The next message; nothing if it is not complete yet. After an error the stream is useless.
+  Result<std::optional<Message>> next();
+
+ private:
+  size_t size_bytes_max_;
+  std::vector<std::byte> buffer_;
+  size_t start_ = 0;  // of what is not read yet
+};
+
+}  // namespace pliant

@@ -1,0 +1,81 @@
+// A worker's line to the coordinator: joins the job, is told of lost members, leaves.
+//
+// Owned by the Session. Everything except join() is called, and every callback runs, with the loop
+// held; so is the destructor. Losing the coordinator does not disturb a running job.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pliant/base/member.h"
+#include "pliant/base/result.h"
+#include "pliant/loop/loop.h"
+#include "pliant/membership/view.h"
+#include "pliant/runtime/control_socket.h"
+#include "pliant/runtime/options.h"
+
+namespace pliant {
+
+class ControlLink final {
+ public:
+  struct Callbacks {
+    // A member of the view is gone; the error is kPeerLost and carries peer, epoch and reason.
+    std::function<void(PeerId, const Error&)> on_lost;
+    // No more losses will be told; peers still see each other's.
+    std::function<void(const Error&)> on_coordinator_gone;
+  };
+
+  // Connects to options.coordinator (again and again until it answers), presents `self` (whose id is
+  // options.self) and returns when all members are there, or after options.join_timeout with an
+  // error that names the missing. Called without the loop held and before any other thread turns
+  // it: it turns the loop itself, so a transport that listens on it is served meanwhile.
+  static Result<std::unique_ptr<ControlLink>> join(Loop& loop, const SessionOptions& options,
+                                                   const Member& self);
+  ~ControlLink();
+  ControlLink(const ControlLink&) = delete;
+  ControlLink& operator=(const ControlLink&) = delete;
+
+  const View& view() const { return view_; }
+
+  // Once, soon after join(): what was told in between is called back before it returns.
+  void watch(Callbacks callbacks);
+
+  // Tells the coordinator whom this member cannot reach any more, so that the root of a failure is
+  // named and not the first that suffered from it. Cheap; call it before the error surfaces.
+  void report_lost(PeerId peer, std::string_view reason);
+
+  // This member ends in order: its closed connection is no loss. Then destroy it.
+  void leave();
+
+ private:
+  // Until the coordinator has answered; then kMember for good.
+  enum class State { kJoining, kMember };
+
+  ControlLink(Loop& loop, Address coordinator, std::string token, Member self);
+  void dial();
+  void on_message(const Message& message);
+  void on_closed(const Error& error);
+
+  Loop& loop_;
+  const Address coordinator_;
+  const std::string token_;
+  const Member self_;
+  State state_ = State::kJoining;
+  Status refused_;
+  Status unreachable_;  // why the last attempt failed
+  Duration retry_after_ = std::chrono::milliseconds(5);
+  std::optional<Loop::TimerId> retry_;
+  std::unique_ptr<ControlSocket> socket_;
+
+  View view_;
+  bool watching_ = false;
+  std::vector<PeerLost> untold_;
+  Status gone_;  // why the coordinator is, if it is
+  Callbacks callbacks_;
+};
+
+}  // namespace pliant

@@ -1,0 +1,277 @@
+#include "pliant/runtime/coordinator.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "pliant/base/log.h"
+
+namespace pliant {
+namespace {
+
+constexpr size_t kStrangersMin = 64;
+constexpr Duration kRefusedWait = std::chrono::seconds(2);
+// After a failed accept(), usually for want of descriptors.
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+
+}  // namespace
+
+Result<std::unique_ptr<Coordinator>> Coordinator::open(Loop& loop, CoordinatorOptions options,
+                                                       Callbacks callbacks) {
+  auto listener = listen_tcp(options.address);
+  if (!listener) return listener.error();
+  const auto address = local_address(*listener);
+  if (!address) return address.error();
+  return std::unique_ptr<Coordinator>(new Coordinator(loop, std::move(options),
+                                                      std::move(callbacks), std::move(*listener),
+                                                      to_string(*address)));
+}
+
+Coordinator::Coordinator(Loop& loop, CoordinatorOptions options, Callbacks callbacks, Fd listener,
+                         std::string endpoint)
+    : loop_(loop),
+      options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      listener_(std::move(listener)),
+      endpoint_(std::move(endpoint)),
+      // All workers may dial in the same moment, and none of them has greeted then.
+      strangers_max_(kStrangersMin + options_.workers.size()),
+      job_(options_.job, options_.workers, now()) {
+  listen_again();
+  arm_timer();
+}
+
+Coordinator::~Coordinator() {
+  loop_.assert_held();
+  pause_listening();
+  if (resume_) loop_.cancel(*resume_);
+  if (tick_) loop_.cancel(*tick_);
+  for (auto& [id, connection] : connections_)
+    if (connection.deadline) loop_.cancel(*connection.deadline);
+}
+
+void Coordinator::listen_again() {
+  if (listening_) return;
+  listening_ = true;
+  loop_.watch(listener_.get(), EPOLLIN, [this](uint32_t) { accept_waiting(); });
+}
+
+void Coordinator::pause_listening() {
+  if (!listening_) return;
+  listening_ = false;
+  loop_.unwatch(listener_.get());
+}
+
+void Coordinator::accept_waiting() {
+  while (true) {
+    // Further ones wait in the kernel until some have greeted or were dropped.
+    if (stranger_count() >= strangers_max_) {
+      pause_listening();
+      return;
+    }
+    auto fd = accept_from(listener_);
+    if (!fd) {
+      log(LogLevel::kWarning, fd.error().message);
+      pause_listening();
+      resume_ = loop_.at(now() + kAcceptPause, [this] { resume_.reset(), listen_again(); });
+      return;
+    }
+    if (!fd->valid()) return;
+    const Id id = next_id_++;
+    Connection& connection = connections_[id];
+    const auto from = remote_address(*fd);
+    connection.from = from ? to_string(*from) : "an unknown address";
+    connection.deadline = loop_.at(now() + options_.stranger_timeout,
+                                   [this, id] { drop(id, "it did not introduce itself"); });
+    connection.socket = std::make_unique<ControlSocket>(
+        loop_, std::move(*fd), ControlSocket::State::kOpen, kStrangerBytesMax,
+        ControlSocket::Callbacks{[this, id](const Message& message) { on_message(id, message); },
+                                 [this, id](const Error& error) { on_closed(id, error); }});
+  }
+}
+
+size_t Coordinator::stranger_count() const {
+  return static_cast<size_t>(
+      std::count_if(connections_.begin(), connections_.end(), [](const auto& entry) {
+        return entry.second.role == Connection::Role::kStranger ||
+               entry.second.role == Connection::Role::kRefused;
+      }));
+}
+
+void Coordinator::on_message(Id id, const Message& message) {
+  Connection& connection = connections_.at(id);
+  using Role = Connection::Role;
+  switch (connection.role) {
+    case Role::kStranger:
+      greet(id, message);
+      return;
+    case Role::kRefused:
+      return;
+    case Role::kGreeted:
+      if (const auto* join = std::get_if<Join>(&message)) {
+        admit_worker(id, *join);
+      } else if (const auto* ready = std::get_if<AgentReady>(&message)) {
+        connection.role = Role::kAgent;
+        connection.host = ready->host;
+        tell(*ready);
+      } else {
+        drop(id, "it sent a message out of order");
+      }
+      return;
+    case Role::kWorker:
+      if (std::holds_alternative<Leave>(message)) {
+        tell(JobEvent::Left{connection.peer});
+      } else if (const auto* lost = std::get_if<PeerLost>(&message)) {
+        tell(JobEvent::Suspected{connection.peer, *lost});
+      }
+      return;
+    case Role::kAgent:
+      // An agent speaks for its own host only.
+      if (const auto* exited = std::get_if<WorkerExited>(&message);
+          exited != nullptr && exited->peer.host == connection.host)
+        tell(*exited);
+      return;
+  }
+}
+
+void Coordinator::greet(Id id, const Message& message) {
+  const auto* const greeting = std::get_if<Greeting>(&message);
+  if (greeting == nullptr) {
+    drop(id, "it did not greet");
+    return;
+  }
+  if (!equal_in_constant_time(greeting->token, options_.token)) {
+    refuse(id, {Code::kInvalid, "the token is not that of this job"});
+    return;
+  }
+  if (greeting->version != kControlVersion) {
+    refuse(id, {Code::kInvalid,
+                fmt::format("it speaks version {} of the control protocol and this is {}; use one "
+                            "release of Pliant on all hosts",
+                            greeting->version, kControlVersion)});
+    return;
+  }
+  Connection& connection = connections_.at(id);
+  connection.role = Connection::Role::kGreeted;
+  connection.socket->set_limit(kControlBytesMax);
+  loop_.cancel(*connection.deadline);
+  connection.deadline.reset();
+  if (!resume_) listen_again();
+}
+
+void Coordinator::admit_worker(Id id, const Join& join) {
+  const PeerId peer = join.member.id;
+  // Its earlier connection may have closed in the same moment.
+  if (Connection* const earlier = connection_of(peer)) earlier->socket->read_now();
+  if (connection_of(peer) != nullptr) {
+    refuse(id, {Code::kInvalid, fmt::format("peer {} has joined already; only one process can be "
+                                            "this worker", to_string(peer))});
+    return;
+  }
+  Connection& connection = connections_.at(id);
+  connection.role = Connection::Role::kWorker;
+  connection.peer = peer;
+  workers_[peer] = id;
+  tell(JobEvent::Joined{join.member});
+}
+
+void Coordinator::refuse(Id id, const Refused& refused) {
+  Connection& connection = connections_.at(id);
+  log(LogLevel::kInfo, fmt::format("refused {}: {}", connection.from, refused.reason));
+  if (connection.role == Connection::Role::kWorker) workers_.erase(connection.peer);
+  connection.role = Connection::Role::kRefused;
+  connection.socket->send(refused);
+  connection.socket->finish_sending();
+  if (connection.deadline) loop_.cancel(*connection.deadline);
+  connection.deadline = loop_.at(now() + kRefusedWait, [this, id] { drop(id, "it was refused"); });
+}
+
+void Coordinator::drop(Id id, const std::string& why) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  log(LogLevel::kInfo, fmt::format("dropped the connection from {}: {}", at->second.from, why));
+  if (at->second.deadline) loop_.cancel(*at->second.deadline);
+  connections_.erase(at);
+  if (!resume_) listen_again();
+}
+
+void Coordinator::on_closed(Id id, const Error& error) {
+  // The socket is destroyed at the end, by drop().
+  const Connection& connection = connections_.at(id);
+  const auto role = connection.role;
+  const PeerId peer = connection.peer;
+  const uint32_t host = connection.host;
+  if (role == Connection::Role::kWorker) workers_.erase(peer);
+  drop(id, error.message);
+  if (role == Connection::Role::kWorker) tell(JobEvent::Disconnected{peer});
+  if (role == Connection::Role::kAgent)
+    tell(JobEvent::AgentGone{host, "the agent's connection ended (" + error.message + ")"});
+}
+
+Coordinator::Connection* Coordinator::connection_of(PeerId peer) {
+  const auto at = workers_.find(peer);
+  return at == workers_.end() ? nullptr : &connections_.at(at->second);
+}
+
+void Coordinator::tell(const JobEvent::Any& event) {
+  loop_.assert_held();
+  // What a worker said last, whom it missed above all, comes before the news of its end.
+  if (const auto* exited = std::get_if<WorkerExited>(&event)) {
+    if (Connection* const connection = connection_of(exited->peer)) connection->socket->read_now();
+  }
+  events_.push_back(event);
+  if (handling_) return;
+  handling_ = true;
+  while (!events_.empty()) {
+    const JobEvent::Any next = std::move(events_.front());
+    events_.pop_front();
+    for (const JobAction::Any& action : job_.handle(next, now())) perform(action);
+  }
+  handling_ = false;
+  arm_timer();
+}
+
+void Coordinator::perform(const JobAction::Any& action) {
+  if (const auto* start = std::get_if<StartWorkers>(&action)) {
+    send_to_agents(*start);
+    callbacks_.on_start(*start);
+  } else if (const auto* publish = std::get_if<JobAction::Publish>(&action)) {
+    for (const Member& member : publish->view.members) {
+      if (Connection* const connection = connection_of(member.id))
+        connection->socket->send(ViewDecided{publish->view});
+    }
+  } else if (const auto* refusal = std::get_if<JobAction::Refuse>(&action)) {
+    if (const auto at = workers_.find(refusal->peer); at != workers_.end())
+      refuse(at->second, refusal->refused);
+  } else if (const auto* tell_lost = std::get_if<JobAction::TellLost>(&action)) {
+    log(LogLevel::kInfo, tell_lost->lost.reason);
+    for (const PeerId peer : tell_lost->to) {
+      if (Connection* const connection = connection_of(peer))
+        connection->socket->send(tell_lost->lost);
+    }
+  } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
+    send_to_agents(*signal);
+    callbacks_.on_signal(signal->signal);
+  } else if (const auto* finish = std::get_if<JobAction::Finish>(&action)) {
+    callbacks_.on_finish(*finish);
+  }
+}
+
+void Coordinator::send_to_agents(const Message& message) {
+  for (auto& [id, connection] : connections_)
+    if (connection.role == Connection::Role::kAgent) connection.socket->send(message);
+}
+
+void Coordinator::arm_timer() {
+  if (tick_) loop_.cancel(*tick_);
+  tick_.reset();
+  const auto due = job_.next_deadline();
+  if (!due) return;
+  tick_ = loop_.at(*due, [this] {
+    tick_.reset();
+    tell(JobEvent::Tick{});
+  });
+}
+
+}  // namespace pliant

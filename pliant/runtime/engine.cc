@@ -1,0 +1,393 @@
+#include "pliant/runtime/engine.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "pliant/base/log.h"
+
+namespace pliant {
+namespace {
+// How long a caller goes on trying when nothing moves, before it sleeps. Longer than a peer's time
+// slice, or every wait in a crowd would end in a costly wake-up.
+constexpr Duration kPatience = std::chrono::milliseconds(5);
+// The same for the background thread, which shares the cores with the computation.
+constexpr Duration kBackgroundPatience = std::chrono::microseconds(200);
+constexpr Duration kGoodbyeWait = std::chrono::seconds(2);
+constexpr int kYieldsBetweenClocks = 16;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  sched_yield();
+#endif
+}
+
+int cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return 1;
+}
+}  // namespace
+
+Engine::Engine(const SessionOptions& options) : options_(options) {}
+
+Result<std::unique_ptr<Engine>> Engine::open(const SessionOptions& options, Planner planner) {
+  std::unique_ptr<Engine> engine(new Engine(options));
+  engine->planner_ = std::move(planner);
+  if (Status joined = engine->join(); !joined) return joined.error();
+  return engine;
+}
+
+Status Engine::join() {
+  auto segment = Segment::create(options_.heap_bytes_max);
+  if (!segment) return segment.error();
+  segment_ = std::move(*segment);
+  Member self{.id = options_.self, .pid = getpid(), .host = options_.host,
+              .address = options_.address, .port = 0, .local_name = ""};
+  const bool alone = options_.coordinator.empty();
+  if (alone) {
+    view_ = {Epoch{1}, {self}};
+  } else {
+    TransportOptions wanted{.self = options_.self,
+                            .job = options_.job,
+                            .token = options_.token,
+                            .epoch = Epoch{1},
+                            .use_shm = options_.transport != TransportChoice::kTcp,
+                            .use_tcp = options_.transport != TransportChoice::kShm,
+                            .address = options_.address,
+                            .connections = static_cast<size_t>(options_.connections)};
+    {
+      const std::lock_guard guard(loop_);
+      auto transports = Transports::open(loop_, *this, segment_.get(), wanted);
+      if (!transports) return transports.error();
+      transports_ = std::move(*transports);
+      transports_->describe_self(self);
+    }
+    auto control = ControlLink::join(loop_, options_, self);
+    if (!control) return control.error();
+    control_ = std::move(*control);
+    view_ = control_->view();
+  }
+  std::vector<PeerId> members;
+  for (const Member& member : view_.members) members.push_back(member.id);
+  world_ = make_group(members, options_.self, view_.epoch);
+  if (!alone && options_.transport == TransportChoice::kShm && !world_.one_host())
+    return invalid("transport shm reaches one host only, and this job has several; use auto");
+  // With a core for each rank a waiting one may keep its own; otherwise it soon gives it away.
+  spins_ = static_cast<int>(world_.local.size()) <= cores() ? 4000 : 64;
+
+  const std::lock_guard guard(loop_);
+  if (!alone && transports_->shm() != nullptr)
+    host_ = std::make_unique<HostExchange>(HostMemory{
+        .own = segment_.get(),
+        .segment_of = [shm = transports_->shm()](PeerId peer) { return shm->segment_of(peer); },
+        .wake = [shm = transports_->shm()](PeerId peer) { shm->wake(peer); }});
+  Transport& transport = alone ? static_cast<Transport&>(nobody_) : *transports_;
+  executor_ = std::make_unique<Executor>(
+      transport, host_.get(),
+      Executor::Options{.self = options_.self,
+                        .epoch = view_.epoch,
+                        .timeout = options_.timeout,
+                        .plan = planner_,
+                        .describe = [this](PeerId peer) { return describe(peer); }});
+  store_ = std::make_unique<PeerStore>(transport, view_.epoch, options_.store_window);
+  if (alone) return {};
+  for (const Member& member : view_.members)
+    if (member.id != options_.self) transports_->add_peer(member);
+  PLIANT_TRY(meet_local_peers());
+  control_->watch({.on_lost = [this](PeerId peer, const Error& error) { lost(peer, error); },
+                   .on_coordinator_gone = [](const Error& error) {
+                     log(LogLevel::kInfo, "the coordinator is gone: " + error.message);
+                   }});
+  thread_ = std::thread([this] { progress(); });
+  return {};
+}
+
+// Shared memory is mapped before the first operation, so that none has to wait for it.
+Status Engine::meet_local_peers() {
+  if (transports_->shm() == nullptr) return {};
+  const Instant give_up = now() + options_.join_timeout;
+  for (const Rank rank : world_.local) {
+    const PeerId peer = world_.peer(rank);
+    while (transports_->shm()->segment_of(peer) == nullptr) {
+      if (!first_loss_.ok()) return first_loss_.error();
+      if (now() > give_up)
+        return Error{Code::kTimeout,
+                     fmt::format("{} did not open its shared memory within {:.0f} s",
+                                 describe(peer), seconds(options_.join_timeout)),
+                     peer, view_.epoch};
+      if (loop_.turn()) continue;
+      loop_.unlock();
+      loop_.wait(std::chrono::milliseconds(10));
+      loop_.lock();
+    }
+  }
+  return {};
+}
+
+Engine::~Engine() {
+  if (!thread_.joinable()) {
+    const std::lock_guard guard(loop_);
+    if (executor_) executor_->cancel_all({Code::kCancelled, "the session ends", {}, {}});
+    control_.reset();
+    transports_.reset();
+    return;
+  }
+  {
+    const std::lock_guard guard(loop_);
+    executor_->cancel_all({Code::kCancelled, "the session ends", {}, {}});
+    executor_->advance_all(now());
+    std::vector<PeerId> peers;
+    for (const PeerId peer : world_.members)
+      if (peer != options_.self) peers.push_back(peer);
+    executor_->say_goodbye(peers);
+  }
+  // What was handed to the transports must be on its way before the process may end.
+  const Instant give_up = now() + kGoodbyeWait;
+  while (!drive([&] { return executor_->goodbye_said() || now() > give_up; })) {
+  }
+  {
+    const std::lock_guard guard(loop_);
+    control_->leave();
+    stopping_ = true;
+  }
+  nudge();
+  thread_.join();
+  const std::lock_guard guard(loop_);
+  control_.reset();
+  transports_.reset();
+}
+
+// ---- Who does the work ------------------------------------------------------------------------
+
+bool Engine::step(Instant now) {
+  const bool turned = loop_.turn();
+  const bool polled = transports_->poll();
+  const bool advanced = executor_->advance_all(now);
+  return turned || polled || advanced;
+}
+
+void Engine::nudge() {
+  loop_.post([] {});
+}
+
+uint32_t Engine::wake_bits() const {
+  return kWakeForMessages | (executor_->waits_for_host() ? kWakeForHost : 0u);
+}
+
+void Engine::progress() {
+  loop_.lock();
+  Instant last_move = now();
+  while (!stopping_) {
+    const Instant time = now();
+    const bool moved = pollers_ == 0 && step(time);
+    if (moved) last_move = time;
+    const bool impatient = !executor_->idle() && time - last_move < kBackgroundPatience;
+    if (moved || (pollers_ == 0 && impatient)) {
+      loop_.unlock();
+      moved ? relax() : static_cast<void>(sched_yield());
+      loop_.lock();
+      continue;
+    }
+    sleeping_ = true;
+    std::atomic<uint32_t>& asleep = segment_->header().asleep;
+    if (pollers_ == 0) asleep.store(wake_bits(), std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // Whoever changed something before it could see the flag does not wake us: look once more.
+    if (pollers_ > 0 || !step(now())) {
+      const Duration longest =
+          executor_->idle() ? Duration(std::chrono::seconds(60)) : std::chrono::milliseconds(20);
+      loop_.unlock();
+      loop_.wait(longest);
+      loop_.lock();
+    }
+    sleeping_ = false;
+    if (pollers_ == 0) asleep.store(0, std::memory_order_relaxed);
+    if (pollers_ > 0) loop_.turn();  // takes the nudge
+    last_move = now();
+  }
+  loop_.unlock();
+}
+
+void Engine::begin_polling() {
+  if (pollers_++ == 0) segment_->header().asleep.store(0, std::memory_order_relaxed);
+}
+
+void Engine::end_polling() {
+  if (--pollers_ > 0) return;
+  // What was announced to nobody while we polled, we look for now; the rest wakes the thread.
+  segment_->header().asleep.store(wake_bits(), std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  step(now());
+  if (!executor_->idle()) nudge();
+}
+
+template <typename Done>
+bool Engine::drive(Done done) {
+  const Loop::Inline inline_scope(loop_);
+  loop_.lock();
+  begin_polling();
+  Instant last_move = now();
+  bool finished = false;
+  for (int idle = 0; !finished;) {
+    const bool moved = step(last_move);
+    finished = done();
+    if (finished) break;
+    loop_.unlock();
+    if (moved) {
+      idle = 0;
+    } else if (++idle < spins_) {
+      relax();
+    } else {
+      sched_yield();
+    }
+    const bool look_at_clock = moved || idle % kYieldsBetweenClocks == 0;
+    const Instant time = look_at_clock ? now() : last_move;
+    loop_.lock();
+    if (moved) last_move = time;
+    if (time - last_move > kPatience) break;
+  }
+  end_polling();
+  finished = finished || done();
+  loop_.unlock();
+  return finished;
+}
+
+Status Engine::run(const Operation& operation, const Group& group, const std::byte** result) {
+  Execution* execution = nullptr;
+  {
+    const std::lock_guard guard(loop_);
+    auto begun = executor_->begin(operation, group);
+    if (!begun) return begun.error();
+    execution = *begun;
+    if (!execution->host_only()) executor_->adopt(*execution, now());
+  }
+  if (!execution->finished()) {
+    if (execution->host_only()) {
+      advance_alone(*execution);
+    } else if (!drive([&] { return execution->finished(); })) {
+      execution->wait_finished();
+    }
+  }
+  Status status = execution->take_status();
+  if (result != nullptr) *result = execution->result();
+  if (execution->release_needs_loop()) {
+    const std::lock_guard guard(loop_);
+    executor_->release(*execution);
+  } else {
+    executor_->release(*execution);
+  }
+  return status;
+}
+
+// An operation in shared memory needs nobody else: no lock, no system call while it moves.
+void Engine::advance_alone(Execution& execution) {
+  Instant idle_since{};
+  for (int idle = 0;;) {
+    const bool moved = execution.advance();
+    if (execution.finished()) return;
+    if (moved) {
+      idle = 0;
+      idle_since = {};
+      continue;
+    }
+    if (++idle < spins_) {
+      relax();
+      continue;
+    }
+    sched_yield();
+    if ((idle - spins_) % kYieldsBetweenClocks != 0) continue;
+    const Instant time = now();
+    if (idle_since == Instant{}) idle_since = time;
+    if (time - idle_since > kPatience) break;
+  }
+  {
+    const std::lock_guard guard(loop_);
+    executor_->adopt(execution, now());
+  }
+  nudge();
+  execution.wait_finished();
+}
+
+void Engine::start(const Operation& operation, const Group& group, Execution::Done done) {
+  const std::lock_guard guard(loop_);
+  auto begun = executor_->begin(operation, group, done);
+  if (!begun) return done(begun.error());
+  if ((*begun)->finished()) return;
+  executor_->adopt(**begun, now());
+  if (sleeping_) nudge();
+}
+
+void Engine::wait(const std::atomic<bool>& done) {
+  if (done.load(std::memory_order_acquire)) return;
+  if (!drive([&] { return done.load(std::memory_order_acquire); }))
+    done.wait(false, std::memory_order_acquire);
+}
+
+Result<PeerStore::Value> Engine::request(PeerId peer, std::string_view name, uint64_t version) {
+  // Shared with the answer, which may come after the deadline.
+  struct Waiting {
+    std::atomic<bool> done = false;
+    std::optional<Result<PeerStore::Value>> value;
+  };
+  const auto waiting = std::make_shared<Waiting>();
+  const auto finish = [waiting](Result<PeerStore::Value> value) {
+    if (waiting->done.load()) return;
+    waiting->value = std::move(value);
+    waiting->done.store(true, std::memory_order_release);
+    waiting->done.notify_all();
+  };
+  Loop::TimerId timer{};
+  {
+    const std::lock_guard guard(loop_);
+    const uint64_t number = store_->request(peer, name, version, finish);
+    timer = loop_.at(now() + options_.timeout, [this, finish, number, peer, text = std::string(name)] {
+      store_->abandon(number);
+      finish(Error{Code::kTimeout,
+                   fmt::format("{} did not answer a request for '{}' within {:.1f} s",
+                               describe(peer), text, seconds(options_.timeout)),
+                   peer, view_.epoch});
+    });
+    if (sleeping_) nudge();
+  }
+  wait(waiting->done);
+  const std::lock_guard guard(loop_);
+  loop_.cancel(timer);
+  if (!*waiting->value && waiting->value->code() == Code::kInvalid)
+    return Error{Code::kInvalid,
+                 fmt::format("{} {}", describe(peer), waiting->value->error().message), peer,
+                 view_.epoch};
+  return std::move(*waiting->value);
+}
+
+// ---- Messages ---------------------------------------------------------------------------------
+
+Result<std::byte*> Engine::place(PeerId from, const Frame& frame) {
+  return PeerStore::owns(frame) ? store_->place(from, frame) : executor_->place(from, frame);
+}
+
+void Engine::arrived(PeerId from, const Frame& frame, std::byte* payload) {
+  PeerStore::owns(frame) ? store_->arrived(from, frame, payload)
+                         : executor_->arrived(from, frame, payload);
+}
+
+void Engine::sent(uint64_t cookie) {
+  PeerStore::owns(cookie) ? store_->sent(cookie) : executor_->sent(cookie);
+}
+
+void Engine::lost(PeerId peer, const Error& error) {
+  const Error told{error.code, fmt::format("{} is lost: {}", describe(peer), error.message), peer,
+                   view_.epoch};
+  if (first_loss_.ok()) first_loss_ = told;
+  if (control_ && executor_ && !executor_->has_said_goodbye(peer))
+    control_->report_lost(peer, error.message);
+  if (executor_) executor_->lost(peer, told);
+  if (store_) store_->lost(peer, told);
+}
+
+}  // namespace pliant

@@ -1,0 +1,108 @@
+// The Engine: everything of a session that moves. It owns the loop, the transports, the executor
+// and the background thread, and decides which thread does the work: a caller that waits works for
+// itself; what nobody waits for, and what takes longer than a few milliseconds, is done by the
+// background thread, which sleeps when nothing moves.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "pliant/collective/executor.h"
+#include "pliant/loop/loop.h"
+#include "pliant/runtime/control_link.h"
+#include "pliant/runtime/options.h"
+#include "pliant/runtime/peer_store.h"
+#include "pliant/transport/open.h"
+
+namespace pliant {
+
+class Engine final : private Sink {
+ public:
+  using Planner = std::function<Plan(const Signature&, const Group&)>;
+
+  // Joins the job of `options` and connects to the peers of this host.
+  static Result<std::unique_ptr<Engine>> open(const SessionOptions& options, Planner planner);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const View& view() const { return view_; }
+  const Group& world() const { return world_; }
+  Segment& segment() { return *segment_; }
+  bool shared_memory() const { return transports_ == nullptr || transports_->shm() != nullptr; }
+
+  // Runs an operation to its end. `result`: where its result stands.
+  Status run(const Operation& operation, const Group& group, const std::byte** result = nullptr);
+  // Begins one; `done` is called once, by whatever thread ends it, with the loop held.
+  void start(const Operation& operation, const Group& group, Execution::Done done);
+  // Waits until `done` is set by a callback, working meanwhile.
+  void wait(const std::atomic<bool>& done);
+
+  // Fetches a value from a peer's store.
+  Result<PeerStore::Value> request(PeerId peer, std::string_view name, uint64_t version);
+
+  // Calls `use` with the loop held.
+  template <typename Use>
+  auto with_loop(Use use) {
+    const std::lock_guard guard(loop_);
+    return use();
+  }
+  Executor& executor() { return *executor_; }
+  PeerStore& store() { return *store_; }
+
+ private:
+  explicit Engine(const SessionOptions& options);
+  Status join();
+  Status meet_local_peers();
+  void progress();
+  bool step(Instant now);
+  void nudge();
+  // Works on the loop until `done` or nothing has moved for a while; true if done.
+  template <typename Done>
+  bool drive(Done done);
+  void advance_alone(Execution& execution);
+  uint32_t wake_bits() const;
+  void begin_polling();
+  void end_polling();
+  std::string describe(PeerId peer) const { return view_.describe(peer); }
+
+  Result<std::byte*> place(PeerId from, const Frame& frame) override;
+  void arrived(PeerId from, const Frame& frame, std::byte* payload) override;
+  void sent(uint64_t cookie) override;
+  void lost(PeerId peer, const Error& error) override;
+
+  // Of a session alone: there is nobody to send to.
+  class Nobody final : public Transport {
+   public:
+    void add_peer(const Member&) override {}
+    void send(PeerId, const Frame&, std::span<const std::byte>, uint64_t) override {}
+    void forget(std::span<const std::byte>) override {}
+    bool poll() override { return false; }
+    bool linked(PeerId) const override { return false; }
+    const char* name() const override { return "nobody"; }
+  };
+
+  const SessionOptions options_;
+  Planner planner_;
+  View view_;
+  Group world_;
+  Loop loop_;
+  std::unique_ptr<Segment> segment_;
+  std::unique_ptr<Transports> transports_;
+  std::unique_ptr<HostExchange> host_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<PeerStore> store_;
+  std::unique_ptr<ControlLink> control_;
+  Nobody nobody_;
+  Status first_loss_;
+  int spins_ = 0;          // looks at shared memory before giving the core away
+  int pollers_ = 0;        // callers that work on the loop; guarded by it
+  bool sleeping_ = false;  // the background thread; guarded by the loop
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace pliant

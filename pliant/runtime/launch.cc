@@ -1,0 +1,367 @@
+#include "pliant/runtime/launch.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "pliant/base/log.h"
+#include "pliant/runtime/agent.h"
+#include "pliant/runtime/child.h"
+#include "pliant/runtime/coordinator.h"
+#include "pliant/runtime/output.h"
+#include "pliant/runtime/process_group.h"
+
+namespace pliant {
+namespace {
+
+constexpr size_t kTokenBytes = 32;
+// For agents to end and their last output to arrive, after the job has ended.
+constexpr Duration kWindDownMax = std::chrono::seconds(5);
+constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+Result<std::string> random_token() {
+  std::array<unsigned char, kTokenBytes> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != std::ssize(bytes))
+    return system_error("cannot draw a random token");
+  std::string token;
+  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  return token;
+}
+
+// The signals of the user, as events of the loop. Those of before are back when it is destroyed.
+class SignalWatch final {
+ public:
+  SignalWatch(Loop& loop, std::function<void(int)> on_signal) : loop_(loop) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : kForwarded) sigaddset(&set, signal);
+    pthread_sigmask(SIG_BLOCK, &set, &mask_before_);
+    pipe_before_ = std::signal(SIGPIPE, SIG_IGN);
+    fd_ = Fd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+    PLIANT_CHECK(fd_.valid(), "out of file descriptors");
+    loop_.watch(fd_.get(), EPOLLIN, [this, on_signal = std::move(on_signal)](uint32_t) {
+      signalfd_siginfo info{};
+      while (read(fd_.get(), &info, sizeof info) == sizeof info)
+        on_signal(static_cast<int>(info.ssi_signo));
+    });
+  }
+  ~SignalWatch() {
+    loop_.unwatch(fd_.get());
+    std::signal(SIGPIPE, pipe_before_);
+    pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+ private:
+  Loop& loop_;
+  sigset_t mask_before_;
+  void (*pipe_before_)(int);
+  Fd fd_;
+};
+
+std::string machine_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// Our address on the network that leads to `host`; nothing is sent.
+Result<std::string> address_towards(const Host& host) {
+  const Error error = invalid(fmt::format(
+      "cannot tell by which address host '{}' reaches this machine; give --address", host.name));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const std::string& name = host.address.empty() ? host.name : host.address;
+  if (getaddrinfo(name.c_str(), "9", &hints, &found) != 0) return error;
+  const Fd probe(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const bool connected =
+      probe.valid() && connect(probe.get(), found->ai_addr, found->ai_addrlen) == 0;
+  freeaddrinfo(found);
+  if (!connected) return error;
+  const auto local = local_address(probe);
+  if (!local) return error;
+  return host_text(*local);
+}
+
+// A job in the making and its parts, in the order in which they depend on each other.
+class Launch final {
+ public:
+  Launch(const LaunchOptions& options, Loop& loop)
+      : options_(options),
+        loop_(loop),
+        out_(loop, STDOUT_FILENO),
+        error_(loop, STDERR_FILENO) {}
+
+  Status plan();
+  Result<LaunchResult> run();
+
+ private:
+  Status open_coordinator();
+  AgentSpec spec_for(uint32_t host) const;
+  Status start_local(uint32_t host);
+  Status start_remote(uint32_t host);
+  void turn(Duration longest);
+  void wind_down();
+
+  const LaunchOptions& options_;
+  Loop& loop_;
+  std::vector<Host> hosts_;
+  std::vector<WorkerPlace> places_;
+  std::vector<bool> local_;  // by host
+  std::string address_;      // of the coordinator
+  std::string token_;
+
+  Output out_;
+  Output error_;
+  std::unique_ptr<ProcessGroup> workers_;
+  std::unique_ptr<ProcessGroup> launchers_;  // of ssh and the like; not sent the user's signals
+  std::unique_ptr<Coordinator> coordinator_;
+  std::map<uint32_t, std::unique_ptr<Agent>> agents_;
+  std::map<uint32_t, std::unique_ptr<Child>> remotes_;
+  std::optional<LaunchResult> result_;
+};
+
+Status Launch::plan() {
+  if (options_.command.empty()) return invalid("no program to run");
+  hosts_ = options_.hosts;
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (hosts_.empty()) {
+    if (options_.count > cores)
+      log(LogLevel::kInfo, fmt::format("{} workers share {} cores", options_.count, cores));
+    hosts_.push_back({"localhost", std::max({options_.count, cores, 1}), ""});
+  }
+  int slots = 0;
+  for (const Host& host : hosts_) slots += host.slots;
+  auto places = place_workers(hosts_, options_.count == 0 ? slots : options_.count);
+  if (!places) return places.error();
+  places_ = std::move(*places);
+  hosts_.resize(places_.back().id.host + 1);
+
+  const std::string machine = machine_name();
+  for (const Host& host : hosts_) local_.push_back(is_local(host, machine));
+  const auto remote = std::find(local_.begin(), local_.end(), false);
+  if (!options_.address.empty()) {
+    address_ = options_.address;
+  } else if (remote == local_.end()) {
+    address_ = "127.0.0.1";
+  } else {
+    const auto address = address_towards(hosts_[static_cast<size_t>(remote - local_.begin())]);
+    if (!address) return address.error();
+    address_ = *address;
+  }
+  auto token = random_token();
+  if (!token) return token.error();
+  token_ = std::move(*token);
+  return {};
+}
+
+Status Launch::open_coordinator() {
+  const auto address = parse_address(address_, 0);
+  if (!address) return address.error();
+  CoordinatorOptions options;
+  options.address = *address;
+  options.token = token_;
+  options.job.join_timeout = options_.session.join_timeout;
+  options.job.grace = options_.grace;
+  options.workers = places_;
+  auto coordinator = Coordinator::open(
+      loop_, std::move(options),
+      {.on_start =
+           [this](const StartWorkers& start) {
+             for (auto& [host, agent] : agents_) agent->start(start);
+           },
+       .on_signal =
+           [this](int signal) {
+             if (workers_) workers_->signal(signal);
+           },
+       .on_finish =
+           [this](const JobAction::Finish& finish) {
+             result_ = LaunchResult{finish.exit_code, finish.message};
+           }});
+  if (!coordinator) return coordinator.error();
+  coordinator_ = std::move(*coordinator);
+  return {};
+}
+
+AgentSpec Launch::spec_for(uint32_t host) const {
+  const auto here = [&](const WorkerPlace& place) { return place.id.host == host; };
+  const auto first = std::find_if(places_.begin(), places_.end(), here);
+  SessionOptions session = options_.session;
+  if (session.job.empty())
+    session.job = std::filesystem::path(options_.command[0]).filename().string();
+  AgentSpec spec;
+  spec.coordinator = coordinator_->endpoint();
+  spec.token = token_;
+  spec.host_name = hosts_[host].name;
+  spec.address = hosts_[host].address;
+  if (spec.address.empty() && local_[host]) spec.address = address_;
+  spec.host = host;
+  spec.group_rank = host;
+  spec.first_rank = static_cast<uint32_t>(first - places_.begin());
+  spec.worker_count = static_cast<uint32_t>(std::count_if(first, places_.end(), here));
+  spec.world_size = static_cast<uint32_t>(places_.size());
+  spec.command = options_.command;
+  std::error_code ignored;
+  spec.directory = std::filesystem::current_path(ignored).string();
+  spec.environment = to_environment(session);
+  for (const auto& [name, value] : options_.environment) spec.environment[name] = value;
+  spec.output = options_.output;
+  return spec;
+}
+
+Status Launch::start_local(uint32_t host) {
+  if (!workers_) {
+    auto group = ProcessGroup::make();
+    if (!group) return group.error();
+    workers_ = std::move(*group);
+  }
+  auto& agent = agents_[host];
+  agent = std::make_unique<Agent>(Agent::Surroundings{loop_, *workers_, out_, error_},
+                                  spec_for(host),
+                                  [this](const WorkerExited& end) { coordinator_->tell(end); });
+  coordinator_->tell(agent->prepare());
+  return {};
+}
+
+Status Launch::start_remote(uint32_t host) {
+  if (!launchers_) {
+    auto group = ProcessGroup::make();
+    if (!group) return group.error();
+    launchers_ = std::move(*group);
+  }
+  auto words = launcher_words(options_.launcher, hosts_[host].name);
+  if (!words) return words.error();
+  const char* const path = std::getenv("PATH");
+  const Program program = find_program((*words)[0], "", path == nullptr ? "/usr/bin:/bin" : path);
+  if (!program.problem.empty()) return invalid("the launcher " + program.problem);
+  std::error_code ignored;
+  words->push_back(options_.agent_program.empty()
+                       ? std::filesystem::read_symlink("/proc/self/exe", ignored).string()
+                       : options_.agent_program);
+  words->push_back("agent");
+
+  ChildOptions child;
+  child.program = program.path;
+  child.arguments = *words;
+  for (char** entry = environ; *entry != nullptr; ++entry) child.environment.emplace_back(*entry);
+  child.group = launchers_->id();
+  child.wants_input = true;
+  child.out = &out_;
+  child.error = &error_;
+  const std::string what =
+      fmt::format("host {}: '{}'", hosts_[host].name, fmt::join(*words, " "));
+  auto started = Child::start(loop_, child, [this, host, what](const ChildEnd& end) {
+    remotes_.erase(host);
+    if (coordinator_ && !result_)
+      coordinator_->tell(JobEvent::AgentGone{
+          host, fmt::format("{} ended with code {}", what, end.exit_code)});
+  });
+  if (!started) return started.error();
+  PLIANT_TRY((*started)->write_input(encode_message(spec_for(host))));
+  remotes_[host] = std::move(*started);
+  return {};
+}
+
+Result<LaunchResult> Launch::run() {
+  {
+    SignalWatch signals(loop_, [this](int signal) {
+      if (!result_) coordinator_->tell(JobEvent::UserSignal{signal});
+    });
+    PLIANT_TRY(open_coordinator());
+    // Local hosts first: if the program is missing, nothing is started anywhere.
+    for (const bool local : {true, false}) {
+      for (uint32_t host = 0; host < hosts_.size() && !result_; ++host) {
+        if (local_[host] == local) PLIANT_TRY(local ? start_local(host) : start_remote(host));
+      }
+    }
+    while (!result_) turn(std::chrono::hours(1));
+    wind_down();
+  }
+  out_.drain();
+  error_.drain();
+  return *result_;
+}
+
+void Launch::turn(Duration longest) {
+  loop_.unlock();
+  loop_.wait(longest);
+  loop_.lock();
+  loop_.turn();
+}
+
+// Agents end when their launcher hangs up; the last lines of their workers come before that.
+void Launch::wind_down() {
+  if (workers_) workers_->signal(SIGKILL);
+  coordinator_.reset();
+  agents_.clear();
+  for (auto& [host, child] : remotes_) child->close_input();
+  const Instant deadline = now() + kWindDownMax;
+  while (!remotes_.empty() && now() < deadline) turn(deadline - now());
+  remotes_.clear();
+  launchers_.reset();
+  workers_.reset();
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> launcher_words(const std::string& launcher,
+                                                const std::string& host) {
+  constexpr std::string_view kHost = "{host}";
+  std::vector<std::string> words;
+  std::string word;
+  bool in_word = false;
+  char quote = '\0';
+  for (const char c : launcher) {
+    if (quote != '\0') {
+      if (c == quote) {
+        quote = '\0';
+      } else {
+        word += c;
+      }
+    } else if (c == '\'' || c == '"') {
+      quote = c;
+      in_word = true;
+    } else if (c == ' ' || c == '\t') {
+      if (in_word) words.push_back(std::exchange(word, {}));
+      in_word = false;
+    } else {
+      word += c;
+      in_word = true;
+    }
+  }
+  if (in_word) words.push_back(word);
+  bool named = false;
+  for (std::string& text : words) {
+    for (size_t at = 0; (at = text.find(kHost, at)) != std::string::npos; at += host.size()) {
+      text.replace(at, kHost.size(), host);
+      named = true;
+    }
+  }
+  if (quote != '\0') return invalid(fmt::format("the launcher \"{}\" lacks a quote", launcher));
+  if (!named)
+    return invalid(fmt::format("the launcher \"{}\" does not say where {{host}} goes", launcher));
+  return words;
+}
+
+Result<LaunchResult> launch(const LaunchOptions& options) {
+  Loop loop;
+  const std::lock_guard guard(loop);
+  Launch job(options, loop);
+  PLIANT_TRY(job.plan());
+  return job.run();
+}
+
+}  // namespace pliant

@@ -1,0 +1,44 @@
+// What `pliant run` does: starts a job's coordinator, agents and workers, waits for its end and
+// leaves nothing behind. One call at a time a process, from the main thread: it takes over the
+// signals until it returns.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "pliant/base/result.h"
+#include "pliant/base/time.h"
+#include "pliant/runtime/control.h"
+#include "pliant/runtime/hosts.h"
+#include "pliant/runtime/options.h"
+
+namespace pliant {
+
+struct LaunchOptions {
+  int count = 0;                     // workers; 0: as many as there are slots
+  std::vector<Host> hosts;           // empty: this machine, with room for all
+  std::vector<std::string> command;  // program and arguments
+  std::map<std::string, std::string> environment;  // for the workers, beside our own
+  SessionOptions session;            // what the workers' sessions are to use
+  OutputOptions output;
+  std::string address;  // on which the coordinator listens; empty: loopback, or towards the hosts
+  // The command that runs another one on a host; {host} stands for its name.
+  std::string launcher = "ssh -o BatchMode=yes {host}";
+  std::string agent_program;  // path of `pliant` on other hosts; empty: that of this program
+  Duration grace = std::chrono::seconds(5);
+};
+
+struct LaunchResult {
+  int exit_code = 0;
+  std::string message;  // one sentence for the user if it is not 0
+};
+
+// An error means that nothing was started.
+Result<LaunchResult> launch(const LaunchOptions& options);
+
+// Splits a command as a shell would, quotes included, and puts `host` for each {host}.
+Result<std::vector<std::string>> launcher_words(const std::string& launcher,
+                                                const std::string& host);
+
+}  // namespace pliant

@@ -1,0 +1,146 @@
+#include "pliant/runtime/options.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <string_view>
+
+#include "pliant/base/bytes.h"
+
+namespace pliant {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+template <typename T>
+bool parse_number(std::string_view text, T& value) {
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return problem == std::errc() && end == text.data() + text.size();
+}
+
+// Reads "0.2#1".
+Result<PeerId> parse_peer(const std::string& text) {
+  const size_t dot = text.find('.');
+  const size_t hash = text.find('#');
+  PeerId peer;
+  if (dot == std::string::npos || hash == std::string::npos || hash < dot ||
+      !parse_number(std::string_view(text).substr(0, dot), peer.host) ||
+      !parse_number(std::string_view(text).substr(dot + 1, hash - dot - 1), peer.slot) ||
+      !parse_number(std::string_view(text).substr(hash + 1), peer.incarnation) ||
+      peer.incarnation == 0)
+    return invalid(fmt::format("'{}' is no peer: it is host.slot#incarnation, as in 0.2#1", text));
+  return peer;
+}
+
+Result<TransportChoice> parse_transport(const std::string& text) {
+  if (text == "auto") return TransportChoice::kAuto;
+  if (text == "shm") return TransportChoice::kShm;
+  if (text == "tcp") return TransportChoice::kTcp;
+  return invalid(fmt::format("'{}' is no transport: choose auto, shm or tcp", text));
+}
+
+const char* to_text(TransportChoice transport) {
+  switch (transport) {
+    case TransportChoice::kAuto: return "auto";
+    case TransportChoice::kShm: return "shm";
+    case TransportChoice::kTcp: return "tcp";
+  }
+  return "auto";
+}
+
+Result<int> parse_count(const std::string& text, int least, int most) {
+  int value = 0;
+  if (!parse_number(text, value) || value < least || value > most)
+    return invalid(fmt::format("'{}' is no number from {} to {}", text, least, most));
+  return value;
+}
+
+// Reads one variable at a time and remembers the first that cannot be read.
+class Variable {
+ public:
+  explicit Variable(const Variables& variables) : variables_(variables) {}
+
+  template <typename T, typename Parse>
+  void read(const char* name, T& value, Parse parse) {
+    const auto at = variables_.find(name);
+    if (at == variables_.end() || !status_.ok()) return;
+    auto parsed = parse(at->second);
+    if (parsed.ok()) {
+      value = static_cast<T>(*parsed);
+    } else {
+      status_ = invalid(fmt::format("{}: {}", name, parsed.error().message));
+    }
+  }
+  void read(const char* name, std::string& value) {
+    read(name, value, [](const std::string& text) { return Result<std::string>(text); });
+  }
+  Status take() { return std::move(status_); }
+
+ private:
+  const Variables& variables_;
+  Status status_;
+};
+
+}  // namespace
+
+Result<SessionOptions> options_from(const Variables& variables) {
+  SessionOptions options;
+  Variable variable(variables);
+  variable.read("PLIANT_COORDINATOR", options.coordinator);
+  variable.read("PLIANT_JOB", options.job);
+  variable.read("PLIANT_TOKEN", options.token);
+  variable.read("PLIANT_PEER", options.self, parse_peer);
+  variable.read("PLIANT_HOST", options.host);
+  variable.read("PLIANT_ADDRESS", options.address);
+  variable.read("PLIANT_TRANSPORT", options.transport, parse_transport);
+  variable.read("PLIANT_STRATEGY", options.strategy);
+  variable.read("PLIANT_TIMEOUT", options.timeout, parse_duration);
+  variable.read("PLIANT_JOIN_TIMEOUT", options.join_timeout, parse_duration);
+  variable.read("PLIANT_CONNECTIONS", options.connections,
+                [](const std::string& text) { return parse_count(text, 1, 64); });
+  variable.read("PLIANT_HEAP", options.heap_bytes_max, parse_bytes);
+  variable.read("PLIANT_STORE_WINDOW", options.store_window,
+                [](const std::string& text) { return parse_count(text, 1, 1'000'000); });
+  PLIANT_TRY(variable.take());
+  return options;
+}
+
+Result<SessionOptions> options_from_environment() {
+  Variables variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (text.starts_with("PLIANT_") && equals != std::string_view::npos)
+      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return options_from(variables);
+}
+
+Variables to_environment(const SessionOptions& options) {
+  // The shortest text that reads back as the same duration.
+  const auto duration = [](Duration value) {
+    return value % std::chrono::milliseconds(1) == Duration(0)
+               ? fmt::format("{}ms", value / std::chrono::milliseconds(1))
+               : fmt::format("{:.9f}s", seconds(value));
+  };
+  return {
+      {"PLIANT_COORDINATOR", options.coordinator},
+      {"PLIANT_JOB", options.job},
+      {"PLIANT_TOKEN", options.token},
+      {"PLIANT_PEER", to_string(options.self)},
+      {"PLIANT_HOST", options.host},
+      {"PLIANT_ADDRESS", options.address},
+      {"PLIANT_TRANSPORT", to_text(options.transport)},
+      {"PLIANT_STRATEGY", options.strategy},
+      {"PLIANT_TIMEOUT", duration(options.timeout)},
+      {"PLIANT_JOIN_TIMEOUT", duration(options.join_timeout)},
+      {"PLIANT_CONNECTIONS", std::to_string(options.connections)},
+      {"PLIANT_HEAP", std::to_string(options.heap_bytes_max)},
+      {"PLIANT_STORE_WINDOW", std::to_string(options.store_window)},
+  };
+}
+
+}  // namespace pliant

@@ -1,0 +1,172 @@
+#include "pliant/runtime/remote_agent.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <mutex>
+#include <optional>
+
+#include "pliant/base/log.h"
+#include "pliant/runtime/agent.h"
+#include "pliant/runtime/control_socket.h"
+
+namespace pliant {
+namespace {
+
+constexpr Duration kSpecWait = std::chrono::seconds(30);
+constexpr Duration kConnectWait = std::chrono::seconds(30);
+
+// Waits for the launcher's one message; leaves the input open, for its end is a signal too.
+Result<AgentSpec> read_spec(Instant deadline) {
+  MessageReader reader(kControlBytesMax);
+  std::array<std::byte, 4096> room;
+  while (true) {
+    auto message = reader.next();
+    if (!message) return message.error();
+    if (message->has_value()) {
+      if (auto* spec = std::get_if<AgentSpec>(&**message); spec && !spec->command.empty())
+        return std::move(*spec);
+      return invalid("the launcher sent something else than its order");
+    }
+    pollfd entry{STDIN_FILENO, POLLIN, 0};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now());
+    if (left.count() <= 0 || poll(&entry, 1, static_cast<int>(left.count())) == 0)
+      return Error{Code::kTimeout, "the launcher sent no order", {}, {}};
+    const ssize_t got = read(STDIN_FILENO, room.data(), room.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      return invalid("no order on standard input: `pliant run` starts agents, people do not");
+    reader.feed(Bytes(room).subspan(0, static_cast<size_t>(got)));
+  }
+}
+
+class RemoteAgent final {
+ public:
+  RemoteAgent(Loop& loop, ProcessGroup& group)
+      : loop_(loop), group_(group), out_(loop, STDOUT_FILENO), error_(loop, STDERR_FILENO) {}
+  ~RemoteAgent() {
+    if (watching_input_) loop_.unwatch(STDIN_FILENO);
+  }
+  RemoteAgent(const RemoteAgent&) = delete;
+  RemoteAgent& operator=(const RemoteAgent&) = delete;
+
+  // Returns when the launcher or the coordinator is gone, which is how every job ends here.
+  Status serve(AgentSpec spec) {
+    PLIANT_TRY(connect(spec));
+    agent_.emplace(Agent::Surroundings{loop_, group_, out_, error_}, std::move(spec),
+                   [this](const WorkerExited& exited) { socket_->send(exited); });
+    watch_input();
+    socket_->send(agent_->prepare());
+    while (!over_) turn(std::chrono::hours(1));
+    group_.signal(SIGKILL);
+    agent_.reset();
+    out_.drain();
+    error_.drain();
+    return {};
+  }
+
+ private:
+  Status connect(AgentSpec& spec) {
+    const auto address = parse_endpoint(spec.coordinator);
+    if (!address) return address.error();
+    auto fd = connect_tcp(*address);
+    if (!fd) return fd.error();
+    socket_.emplace(loop_, std::move(*fd), ControlSocket::State::kConnecting, kControlBytesMax,
+                    ControlSocket::Callbacks{[this](const Message& message) { obey(message); },
+                                             [this](const Error& error) { end(error); }});
+    socket_->send(Greeting{kControlVersion, spec.token});
+    const Instant deadline = now() + kConnectWait;
+    while (!over_ && !socket_->open() && now() < deadline) turn(deadline - now());
+    if (!socket_->open())
+      return invalid(fmt::format("host {} cannot reach the coordinator at {}: {}", spec.host_name,
+                                 spec.coordinator, why_.empty() ? "no answer" : why_));
+    if (spec.address.empty()) {
+      // The way to the coordinator is the network that the hosts share.
+      const auto local = local_address(socket_->fd());
+      if (!local) return local.error();
+      spec.address = host_text(*local);
+    }
+    return {};
+  }
+
+  void watch_input() {
+    struct stat status{};
+    if (fstat(STDIN_FILENO, &status) != 0 || S_ISREG(status.st_mode)) return;
+    watching_input_ = true;
+    loop_.watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) {
+      std::array<char, 256> ignored;
+      if (read(STDIN_FILENO, ignored.data(), ignored.size()) <= 0)
+        end(invalid("the launcher is gone"));
+    });
+  }
+
+  void obey(const Message& message) {
+    if (const auto* start = std::get_if<StartWorkers>(&message)) {
+      if (agent_ && !started_) agent_->start(*start);
+      started_ = true;
+    } else if (const auto* signal = std::get_if<SignalWorkers>(&message)) {
+      group_.signal(signal->signal);
+    } else if (const auto* refused = std::get_if<Refused>(&message)) {
+      end(invalid("the coordinator refused: " + refused->reason));
+    }
+  }
+
+  void end(const Error& error) {
+    over_ = true;
+    why_ = error.message;
+  }
+
+  void turn(Duration longest) {
+    loop_.unlock();
+    loop_.wait(longest);
+    loop_.lock();
+    loop_.turn();
+  }
+
+  Loop& loop_;
+  ProcessGroup& group_;
+  Output out_;
+  Output error_;
+  std::optional<ControlSocket> socket_;
+  std::optional<Agent> agent_;
+  bool watching_input_ = false;
+  bool started_ = false;
+  bool over_ = false;
+  std::string why_;
+};
+
+}  // namespace
+
+int serve_agent() {
+  std::signal(SIGPIPE, SIG_IGN);
+  auto spec = read_spec(now() + kSpecWait);
+  if (!spec) {
+    log(LogLevel::kError, spec.error().message);
+    return 1;
+  }
+  auto group = ProcessGroup::make();
+  if (!group) {
+    log(LogLevel::kError, group.error().message);
+    return 1;
+  }
+  adopt_orphans();
+  Status status;
+  {
+    Loop loop;
+    const std::lock_guard guard(loop);
+    status = RemoteAgent(loop, **group).serve(std::move(*spec));
+  }
+  group->reset();
+  end_orphans();
+  if (status) return 0;
+  log(LogLevel::kError, status.error().message);
+  return 1;
+}
+
+}  // namespace pliant

@@ -1,0 +1,302 @@
+#include "pliant/runtime/session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "pliant/base/log.h"
+#include "pliant/collective/cost.h"
+#include "pliant/runtime/engine.h"
+#include "pliant/runtime/link_probe.h"
+
+namespace pliant {
+
+struct Work::State {
+  std::atomic<bool> done = false;
+  Status status;
+  Engine* engine = nullptr;
+};
+
+// What decides how operations run; guarded by the loop once the session is open.
+struct Session::Impl {
+  SessionOptions options;
+  std::unique_ptr<Engine> engine;
+  Strategy strategy;
+  CostModel model;
+
+  Plan plan(const Signature& signature, const Group& group) const;
+};
+
+Plan Session::Impl::plan(const Signature& signature, const Group& group) const {
+  if (strategy.kind == Strategy::Kind::kAuto) {
+    const Choice choice = choose(signature, group, model);
+    return {choice.strategy, choice.chunk_bytes};
+  }
+  // A strategy made for the world may not fit a smaller group; what fits best then decides.
+  if (!check_strategy(strategy, group).ok()) {
+    const Choice choice = choose(signature, group, model);
+    return {choice.strategy, choice.chunk_bytes};
+  }
+  return {strategy, chunk_bytes_for(signature, group, strategy, model.cores)};
+}
+
+// ---- Life -------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Session>> Session::open() {
+  auto options = options_from_environment();
+  if (!options) return options.error();
+  return open(*options);
+}
+
+Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
+  auto strategy = parse_strategy(options.strategy);
+  if (!strategy) return strategy.error();
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->strategy = *strategy;
+  impl->model.cores = static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  impl->model.shared_memory = options.transport != TransportChoice::kTcp;
+  auto engine = Engine::open(options, [impl = impl.get()](const Signature& s, const Group& g) {
+    return impl->plan(s, g);
+  });
+  if (!engine) return engine.error();
+  impl->engine = std::move(*engine);
+  std::unique_ptr<Session> session(new Session(std::move(impl)));
+  const Group& world = session->world();
+  PLIANT_TRY(check_strategy(*strategy, world));
+  if (strategy->kind == Strategy::Kind::kDirect && options.transport == TransportChoice::kTcp)
+    return invalid("strategy direct needs shared memory, which transport tcp does without");
+  // Between hosts the choice of a strategy rests on what the links can do.
+  if (!world.one_host()) PLIANT_TRY(session->measure_links());
+  return session;
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
+
+Rank Session::rank() const { return world().self; }
+Rank Session::size() const { return world().size(); }
+Rank Session::local_size() const { return static_cast<Rank>(world().local.size()); }
+Rank Session::local_rank() const {
+  const auto& local = world().local;
+  return static_cast<Rank>(std::find(local.begin(), local.end(), rank()) - local.begin());
+}
+int Session::host_count() const { return world().hosts; }
+const View& Session::view() const { return impl_->engine->view(); }
+const Group& Session::world() const { return impl_->engine->world(); }
+
+Result<std::span<std::byte>> Session::allocate(size_t bytes) {
+  return impl_->engine->segment().allocate(bytes);
+}
+
+void Session::release(std::span<std::byte> memory) {
+  impl_->engine->segment().release(memory.data());
+}
+
+Result<Group> Session::group(std::span<const Rank> ranks) {
+  std::vector<PeerId> members;
+  bool includes_self = false;
+  for (const Rank rank : ranks) {
+    if (rank < 0 || rank >= size())
+      return invalid(fmt::format("there is no rank {} among {}", rank, size()));
+    const PeerId peer = world().peer(rank);
+    if (std::find(members.begin(), members.end(), peer) != members.end())
+      return invalid(fmt::format("rank {} stands in the group twice", rank));
+    includes_self |= rank == this->rank();
+    members.push_back(peer);
+  }
+  if (!includes_self)
+    return invalid(fmt::format("rank {} makes a group that it does not belong to", this->rank()));
+  return make_group(members, world().peer(rank()), view().epoch);
+}
+
+// ---- Operations -------------------------------------------------------------------------------
+
+Status Session::run(const Operation& operation) { return run(operation, world()); }
+
+Status Session::run(const Operation& operation, const Group& group) {
+  return impl_->engine->run(operation, group);
+}
+
+Work Session::start(const Operation& operation) { return start(operation, world()); }
+
+Work Session::start(const Operation& operation, const Group& group) {
+  Work work;
+  work.state_ = std::make_shared<Work::State>();
+  work.state_->engine = impl_->engine.get();
+  impl_->engine->start(operation, group, [state = work.state_](const Status& status) {
+    if (!status.ok()) state->status = status.error();
+    state->done.store(true, std::memory_order_release);
+    state->done.notify_all();
+  });
+  return work;
+}
+
+bool Work::done() const {
+  return state_ == nullptr || state_->done.load(std::memory_order_acquire);
+}
+
+Status Work::wait() {
+  if (state_ == nullptr) return {};
+  state_->engine->wait(state_->done);
+  if (state_->status.ok()) return {};
+  return state_->status.error();
+}
+
+Status Session::all_reduce(std::string_view name, const void* input, void* output, size_t count,
+                           DType dtype, Op op) {
+  Operation operation;
+  operation.collective = Collective::kAllReduce;
+  operation.name = name;
+  operation.input = input;
+  operation.output = output;
+  operation.count = count;
+  operation.dtype = dtype;
+  operation.op = op;
+  return run(operation);
+}
+
+Status Session::broadcast(std::string_view name, void* buffer, size_t count, DType dtype,
+                          Rank root) {
+  Operation operation;
+  operation.collective = Collective::kBroadcast;
+  operation.name = name;
+  operation.input = buffer;
+  operation.output = buffer;
+  operation.count = count;
+  operation.dtype = dtype;
+  operation.root = root;
+  return run(operation);
+}
+
+Status Session::all_gather(std::string_view name, const void* input, void* output, size_t count,
+                           DType dtype) {
+  Operation operation;
+  operation.collective = Collective::kAllGather;
+  operation.name = name;
+  operation.input = input;
+  operation.output = output;
+  operation.count = count;
+  operation.dtype = dtype;
+  return run(operation);
+}
+
+Status Session::barrier(std::string_view name) {
+  Operation operation;
+  operation.collective = Collective::kBarrier;
+  operation.name = name;
+  return run(operation);
+}
+
+Result<std::span<const std::byte>> Session::all_reduce_shared(std::string_view name,
+                                                              const void* input, size_t count,
+                                                              DType dtype, Op op) {
+  Operation operation;
+  operation.collective = Collective::kAllReduce;
+  operation.name = name;
+  operation.input = input;
+  operation.count = count;
+  operation.dtype = dtype;
+  operation.op = op;
+  operation.shared_result = true;
+  const std::byte* result = nullptr;
+  PLIANT_TRY(impl_->engine->run(operation, world(), &result));
+  return std::span(result, count * size_of(dtype));
+}
+
+Result<bool> Session::consensus(std::string_view name, std::span<const std::byte> bytes) {
+  const std::string base = std::string(name) + "/consensus";
+  // The complement turns a minimum into a maximum: all are equal if the two agree.
+  const uint64_t digest = hash64(bytes);
+  uint64_t seen[4] = {digest, ~digest, bytes.size(), ~uint64_t{bytes.size()}};
+  PLIANT_TRY(all_reduce(base, seen, seen, 4, DType::kU64, Op::kMax));
+  if (seen[0] != ~seen[1] || seen[2] != ~seen[3]) return false;
+  // Equal digests are not proof.
+  std::vector<std::byte> first(bytes.begin(), bytes.end());
+  PLIANT_TRY(broadcast(base, first.data(), first.size(), DType::kU8, 0));
+  uint8_t same = std::equal(first.begin(), first.end(), bytes.begin(), bytes.end()) ? 1 : 0;
+  PLIANT_TRY(all_reduce(base, &same, &same, 1, DType::kU8, Op::kMin));
+  return same == 1;
+}
+
+// ---- Strategy ---------------------------------------------------------------------------------
+
+Status Session::set_strategy(std::string_view text) {
+  auto strategy = parse_strategy(text);
+  Status valid;
+  if (!strategy) {
+    valid = strategy.error();
+  } else if (valid = check_strategy(*strategy, world()); valid.ok()) {
+    const bool busy = impl_->engine->with_loop([&] { return !impl_->engine->executor().idle(); });
+    if (busy) valid = invalid("set_strategy: wait for the operations in flight first");
+    if (strategy->kind == Strategy::Kind::kDirect && !impl_->model.shared_memory)
+      valid = invalid("strategy direct needs shared memory, which transport tcp does without");
+  }
+  // Everybody takes part, also who knows already that it must fail.
+  const std::string said =
+      valid.ok() ? to_string(*strategy) : fmt::format("? rank {} cannot", rank());
+  auto agreed = consensus("pliant/strategy", std::as_bytes(std::span(said)));
+  if (!valid.ok()) return valid;
+  if (!agreed) return agreed.error();
+  if (!*agreed)
+    return invalid(fmt::format("set_strategy: the ranks do not agree on '{}'; the strategy stays "
+                               "'{}'", text, this->strategy()));
+  impl_->engine->with_loop([&] {
+    impl_->strategy = *strategy;
+    impl_->engine->executor().forget_plans();
+  });
+  return {};
+}
+
+std::string Session::strategy() const {
+  return impl_->engine->with_loop([&] { return to_string(impl_->strategy); });
+}
+
+Status Session::measure_links() {
+  auto between = probe_links(*this);
+  if (!between) return between.error();
+  impl_->engine->with_loop([&] {
+    impl_->model.between = std::move(*between);
+    impl_->engine->executor().forget_plans();
+  });
+  return {};
+}
+
+std::string Session::explain(Collective collective, size_t bytes) {
+  Signature signature;
+  signature.collective = collective;
+  signature.dtype = DType::kU8;
+  signature.count = bytes;
+  return impl_->engine->with_loop([&]() -> std::string {
+    if (size() == 1) return "alone: nothing to exchange";
+    if (impl_->strategy.kind == Strategy::Kind::kAuto)
+      return choose(signature, world(), impl_->model).reason;
+    const Plan plan = impl_->plan(signature, world());
+    const double predicted =
+        predict(signature, world(), plan.strategy, plan.chunk_bytes, impl_->model);
+    return fmt::format("{}: as set, {} over {} ranks, predicted {}", to_string(plan.strategy),
+                       human_bytes(bytes), size(), human_duration(from_seconds(predicted)));
+  });
+}
+
+// ---- Store ------------------------------------------------------------------------------------
+
+Status Session::save(std::string_view name, uint64_t version, std::span<const std::byte> value) {
+  return impl_->engine->with_loop([&] { return impl_->engine->store().save(name, version, value); });
+}
+
+Result<std::vector<std::byte>> Session::request(Rank peer, std::string_view name,
+                                                uint64_t version) {
+  if (peer < 0 || peer >= size())
+    return invalid(fmt::format("there is no rank {} among {}", peer, size()));
+  Engine& engine = *impl_->engine;
+  if (peer == rank())
+    return engine.with_loop([&] { return engine.store().get(name, version); });
+  return engine.request(world().peer(peer), name, version);
+}
+
+}  // namespace pliant

@@ -1,0 +1,146 @@
+#include "pliant/transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "pliant/base/bytes.h"
+
+namespace pliant {
+namespace {
+
+constexpr uint64_t kMagic = 0x31474553544e4c50;  // "PLNTSEG1"
+constexpr size_t kPage = 4096;
+constexpr size_t kRingsOffset = kPage;
+constexpr size_t kControlOffset = kRingsOffset + kSlotsMax * sizeof(Ring);
+constexpr size_t kHeapOffset = kControlOffset + kControlBytes;
+static_assert(sizeof(Ring) % 64 == 0 && kControlOffset % kPage == 0);
+
+size_t machine_memory_bytes() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+size_t round_up(size_t bytes) { return (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+Result<std::byte*> Segment::map_bytes(int fd, size_t size) {
+  void* base =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (base == MAP_FAILED)
+    return system_error(fmt::format("cannot map {} of shared memory (limit it by PLIANT_HEAP)",
+                                    human_bytes(size)));
+  return static_cast<std::byte*>(base);
+}
+
+Result<std::unique_ptr<Segment>> Segment::create(size_t heap_bytes) {
+  const size_t heap = round_up(heap_bytes == 0 ? machine_memory_bytes() : heap_bytes);
+  const size_t size = kHeapOffset + heap;
+  const int fd = memfd_create("pliant", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return system_error("cannot create shared memory");
+  // Sealed, so that a peer that maps it can trust its size.
+  if (ftruncate(fd, static_cast<off_t>(size)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    const Error error = system_error(fmt::format("cannot reserve {} of shared memory (limit it by "
+                                                 "PLIANT_HEAP)", human_bytes(size)));
+    close(fd);
+    return error;
+  }
+  auto base = map_bytes(fd, size);
+  if (!base) {
+    close(fd);
+    return base.error();
+  }
+  auto* header = new (*base) SegmentHeader;
+  header->size_bytes = size;
+  header->asleep.store(0);
+  header->magic = kMagic;
+  std::unique_ptr<Segment> segment(new Segment(fd, *base, size));
+  segment->free_.emplace(kHeapOffset, heap);
+  return segment;
+}
+
+Result<std::unique_ptr<Segment>> Segment::map(int fd) {
+  struct stat info {};
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (fstat(fd, &info) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+      info.st_size < static_cast<off_t>(kHeapOffset)) {
+    close(fd);
+    return invalid("a peer handed over a descriptor that is no Pliant segment");
+  }
+  const auto size = static_cast<size_t>(info.st_size);
+  auto base = map_bytes(fd, size);
+  if (!base) {
+    close(fd);
+    return base.error();
+  }
+  std::unique_ptr<Segment> segment(new Segment(fd, *base, size));
+  if (segment->header().magic != kMagic || segment->header().size_bytes != size)
+    return invalid("a peer handed over a segment of another version");
+  return segment;
+}
+
+Segment::~Segment() {
+  munmap(base_, size_);
+  close(fd_);
+}
+
+Ring& Segment::ring(uint16_t sender_slot) {
+  PLIANT_CHECK(sender_slot < kSlotsMax);
+  return reinterpret_cast<Ring*>(base_ + kRingsOffset)[sender_slot];
+}
+
+std::span<std::byte> Segment::control() { return {base_ + kControlOffset, kControlBytes}; }
+
+Result<std::span<std::byte>> Segment::allocate(size_t bytes) {
+  const size_t size = round_up(bytes);
+  const std::lock_guard guard(mutex_);
+  const auto at = std::find_if(free_.begin(), free_.end(),
+                               [&](const auto& part) { return part.second >= size; });
+  if (at == free_.end())
+    return Error{Code::kOverloaded,
+                 fmt::format("no room for a registered buffer of {}: release some, or raise "
+                             "PLIANT_HEAP", human_bytes(bytes)), {}, {}};
+  const auto [offset, room] = *at;
+  free_.erase(at);
+  if (room > size) free_.emplace(offset + size, room - size);
+  used_.emplace(offset, size);
+  return std::span(base_ + offset, bytes);
+}
+
+void Segment::release(std::byte* memory) {
+  const std::lock_guard guard(mutex_);
+  const auto at = used_.find(static_cast<size_t>(memory - base_));
+  PLIANT_CHECK(at != used_.end(), "release() of memory that allocate() did not give");
+  auto [offset, size] = *at;
+  used_.erase(at);
+  // Gives the pages back and makes the next owner see zeroes.
+  PLIANT_CHECK(fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                         static_cast<off_t>(offset), static_cast<off_t>(size)) == 0);
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && offset + size == next->first) {
+    size += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += size;
+      return;
+    }
+  }
+  free_.emplace(offset, size);
+}
+
+bool Segment::contains(const void* data, size_t bytes) const {
+  const auto* at = static_cast<const std::byte*>(data);
+  return at >= base_ + kHeapOffset && at + bytes <= base_ + size_;
+}
+
+}  // namespace pliant

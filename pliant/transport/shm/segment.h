@@ -1,0 +1,83 @@
+// A Segment: the one piece of memory that a worker shares with the peers of its host.
+//
+// A memfd, so nothing is left behind however the process ends, and its pages outlive a killed owner
+// as long as a peer maps them. It is sparse: what is not touched costs nothing. Parts, in order:
+// a header, one ring for the messages of each sender, a control area for the collectives above, and
+// a heap whose parts the owner hands out as registered buffers. Created by its owner, mapped by the
+// peers from a descriptor that they receive over a Unix socket. Mapping and layout are immutable.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "pliant/base/result.h"
+
+namespace pliant {
+
+// Slots of a host: each has its ring in every peer's segment.
+inline constexpr uint16_t kSlotsMax = 256;
+inline constexpr size_t kRingBytes = size_t{256} << 10;
+inline constexpr size_t kControlBytes = size_t{64} << 20;
+
+// A stream of bytes from one sender to the segment's owner; positions only grow.
+struct Ring {
+  alignas(64) std::atomic<uint64_t> written;         // by the sender
+  std::atomic<uint32_t> sender_waits;                // the sender found the ring full
+  alignas(64) std::atomic<uint64_t> read;            // by the owner
+  alignas(64) std::byte data[kRingBytes];
+};
+
+// Which events must be announced to a sleeping owner by a byte on its Unix socket. Zero while it
+// polls: then nobody makes a system call.
+enum : uint32_t { kWakeForMessages = 1, kWakeForHost = 2 };
+
+struct SegmentHeader {
+  uint64_t magic = 0;
+  uint64_t size_bytes = 0;
+  alignas(64) std::atomic<uint32_t> asleep;  // kWakeFor... bits
+};
+
+class Segment {
+ public:
+  // A new one with a heap of up to `heap_bytes`; 0: as much as the machine has memory.
+  static Result<std::unique_ptr<Segment>> create(size_t heap_bytes);
+  // Another process's; takes the descriptor over. Checks that it is one of ours and sealed in size.
+  static Result<std::unique_ptr<Segment>> map(int fd);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  int fd() const { return fd_; }
+  SegmentHeader& header() { return *reinterpret_cast<SegmentHeader*>(base_); }
+  Ring& ring(uint16_t sender_slot);
+  std::span<std::byte> control();
+  std::byte* at(uint64_t offset) { return base_ + offset; }
+  size_t size() const { return size_; }
+
+  // The owner's: parts of the heap, zeroed, aligned to pages. Thread-safe.
+  Result<std::span<std::byte>> allocate(size_t bytes);
+  void release(std::byte* memory);
+  // True if [data, data + bytes) lies inside the heap; then offset_of() tells peers where.
+  bool contains(const void* data, size_t bytes) const;
+  uint64_t offset_of(const void* data) const {
+    return static_cast<uint64_t>(static_cast<const std::byte*>(data) - base_);
+  }
+
+ private:
+  Segment(int fd, std::byte* base, size_t size) : fd_(fd), base_(base), size_(size) {}
+  static Result<std::byte*> map_bytes(int fd, size_t size);
+
+  const int fd_;
+  std::byte* const base_;
+  const size_t size_;
+  std::mutex mutex_;                   // guards the two maps of the heap
+  std::map<size_t, size_t> used_;      // offset -> bytes
+  std::map<size_t, size_t> free_;      // offset -> bytes; neighbours are always merged
+};
+
+}  // namespace pliant
