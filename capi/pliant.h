@@ -9,8 +9,8 @@
  *
  * What can fail returns a pliant_status; pliant_last_error() then has the sentence for people.
  * Nothing is written through an output parameter of a call that fails, unless it says otherwise.
- * Null where a handle or a pointer is needed, and numbers that are none of those declared here, give
- * PLIANT_INVALID. No C++ exception leaves the library; lack of memory is PLIANT_OVERLOADED.
+ * Null where a handle or a pointer is needed, and numbers that are none of those declared here,
+ * give PLIANT_INVALID. No C++ exception leaves the library; lack of memory is PLIANT_OVERLOADED.
  */
 #ifndef PLIANT_H
 #define PLIANT_H
@@ -108,8 +108,8 @@ PLIANT_API size_t pliant_dtype_size(pliant_dtype dtype);
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
-/* The sentence of this thread's last failed call: what was wrong, where, and what to do. Valid until
- * the next call of this thread that fails. Never null; empty if none has failed yet. */
+/* The sentence of this thread's last failed call: what was wrong, where, and what to do. Valid
+ * until the next call of this thread that fails. Never null; empty if none has failed yet. */
 PLIANT_API const char* pliant_last_error(void);
 
 /* The rank in the world of the peer that the last error is about; -1 if it is about none. */
@@ -125,8 +125,8 @@ PLIANT_API int pliant_last_error_peer(void);
 PLIANT_API pliant_status pliant_session_open(pliant_session** session);
 
 /* Options of a session. pliant_options_init() first, then set what is wanted: a field that is left
- * null or zero is taken from the environment, and from the default if that has none. Text is copied.
- * Later versions append fields; `size` tells the library which ones the caller knows. */
+ * null or zero is taken from the environment, and from the default if that has none. Text is
+ * copied. Later versions append fields; `size` tells the library which ones the caller knows. */
 typedef struct pliant_options {
   size_t size;                 /* sizeof(pliant_options), set by pliant_options_init() */
   const char* coordinator;     /* "address:port"; "" for a session alone, whatever launched us */
@@ -147,19 +147,20 @@ typedef struct pliant_options {
 /* Clears the options and sets their size, which is sizeof(pliant_options). */
 PLIANT_API pliant_status pliant_options_init(pliant_options* options, size_t size);
 
-/* As pliant_session_open(), with options. PLIANT_INVALID also if an option cannot be read, or if the
- * caller's options have fields set that this library is too old to know. */
+/* As pliant_session_open(), with options. PLIANT_INVALID also if an option cannot be read, or if
+ * the caller's options have fields set that this library is too old to know. */
 PLIANT_API pliant_status pliant_session_open_with(const pliant_options* options,
                                                   pliant_session** session);
 
 /* Leaves the job and frees the session with all that pliant_allocate() gave. Operations in flight
  * end with PLIANT_CANCELLED, and their buffers are the caller's again when this returns. Groups,
- * works and values outlive it only to be destroyed, works also to be waited for. No other thread may
- * be inside a call on the session. Does nothing for null. */
+ * works and values outlive it only to be destroyed, works also to be waited for. No other thread
+ * may be inside a call on the session. Does nothing for null. */
 PLIANT_API pliant_status pliant_session_close(pliant_session* session);
 
-/* Where this process stands: its rank among all members and their number; the same among the members
- * of this host; the number of hosts; the epoch of the view, which only grows and begins at 1. */
+/* Where this process stands: its rank among all members and their number; the same among the
+ * members of this host; the number of hosts; the epoch of the view, which only grows and begins
+ * at 1. */
 PLIANT_API pliant_status pliant_rank(const pliant_session* session, int* rank);
 PLIANT_API pliant_status pliant_size(const pliant_session* session, int* size);
 PLIANT_API pliant_status pliant_local_rank(const pliant_session* session, int* rank);
@@ -168,8 +169,8 @@ PLIANT_API pliant_status pliant_host_count(const pliant_session* session, int* h
 PLIANT_API pliant_status pliant_epoch(const pliant_session* session, uint32_t* epoch);
 
 /* Registered memory: the peers of this host can reach it, so operations on it make no copy. Zeroed,
- * aligned to 4 KiB; any part of it may be a buffer. Freed by pliant_release() or with the session.
- * PLIANT_OVERLOADED if the limit is reached. */
+ * aligned to 64 bytes; any part of it may be a buffer. Freed by pliant_release() or with the
+ * session. PLIANT_OVERLOADED if the limit is reached. */
 PLIANT_API pliant_status pliant_allocate(pliant_session* session, size_t bytes, void** memory);
 
 /* Gives registered memory back: the pointer that pliant_allocate() gave, which no operation in
@@ -178,8 +179,8 @@ PLIANT_API pliant_status pliant_release(pliant_session* session, void* memory);
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
-/* The members with these ranks of the world, in this order, each once, the caller among them. Purely
- * local: every member of the group makes the same call. The group is the caller's, for
+/* The members with these ranks of the world, in this order, each once, the caller among them.
+ * Purely local: every member of the group makes the same call. The group is the caller's, for
  * pliant_group_destroy(). Where a call takes a group, null stands for the world. */
 PLIANT_API pliant_status pliant_group_create(pliant_session* session, const int* ranks, int count,
                                              pliant_group** group);
@@ -192,26 +193,32 @@ PLIANT_API pliant_status pliant_group_rank(const pliant_group* group, int* rank)
 PLIANT_API pliant_status pliant_group_size(const pliant_group* group, int* size);
 
 /* ---- Operations -------------------------------------------------------------------------------
- * Every member of the group makes the same call with the same name, type, operator, root and counts.
- * Operations are matched by group and name, so members may issue them in any order; a name is free
- * again once its operation has completed. A name has 1 to 256 bytes and, like `counts`, is copied.
+ * Every member of the group makes the same call with the same name, type, operator, root and
+ * counts. Operations are matched by group and name, so members may issue them in any order; a name
+ * is free again once its operation has completed. A name has 1 to 256 bytes and, like `counts`, is
+ * copied.
  *
  * Counts are in elements. Roots, peers and the order of blocks are ranks of the group. The forms
- * that end in _v take one count for each member instead of one for all: `counts` has as many entries
- * as the group has members. Buffers whose size is zero may be null, and so may `output` of gather
- * and reduce and `input` of scatter where the caller is not the root.
+ * that end in _v take one count for each member instead of one for all: `counts` has as many
+ * entries as the group has members. Buffers whose size is zero may be null, and so may `output` of
+ * gather and reduce and `input` of scatter where the caller is not the root.
  *
- * A call returns when this rank's part is complete and its buffers are the caller's again. Summation
- * order is fixed by the view: two runs give the same bits.
+ * In place: `input` and `output` may be the same buffer where their sizes agree; for all_gather and
+ * gather the input may be the own block's place in the output, for scatter and reduce_scatter the
+ * output the own block's place in the input. Any other overlap is PLIANT_INVALID. Where "may be in
+ * place" is said below, a null input means just that.
  *
- * Errors, of all of them: PLIANT_INVALID if an argument is wrong, if the name is already in flight on
- * this rank, or if the ranks' calls differ (then on every rank); PLIANT_PEER_LOST if a member of the
- * group died, now or earlier; PLIANT_TIMEOUT at the deadline of the session's options;
+ * A call returns when this rank's part is complete and its buffers are the caller's again, never
+ * before all members have made it.
+ * Summation order is fixed by the view: two runs give the same bits.
+ *
+ * Errors, of all of them: PLIANT_INVALID if an argument is wrong, if the name is already in flight
+ * on this rank, or if the ranks' calls differ (then on every rank); PLIANT_PEER_LOST if a member of
+ * the group died, now or earlier; PLIANT_TIMEOUT at the deadline of the session's options;
  * PLIANT_CANCELLED if the session was closed. After an error the contents of the output are
  * unspecified, those of a separate input intact. */
 
-/* Reduces `count` elements over all members, the result to every one. `input` may equal `output`, or
- * be null for the same: in place. */
+/* Reduces `count` elements over all members, the result to every one. May be in place. */
 PLIANT_API pliant_status pliant_all_reduce(pliant_session* session, const pliant_group* group,
                                            const char* name, const void* input, void* output,
                                            size_t count, pliant_dtype dtype, pliant_op op);
@@ -224,8 +231,8 @@ PLIANT_API pliant_status pliant_all_reduce_shared(pliant_session* session, const
                                                   pliant_dtype dtype, pliant_op op,
                                                   const void** result);
 
-/* Reduces `count` elements over all members, the result to the root alone. In place as
- * pliant_all_reduce(); on other ranks than the root `output` stays as it is. */
+/* Reduces `count` elements over all members, the result to the root alone, where it may be in
+ * place. On other ranks `output` stays as it is. */
 PLIANT_API pliant_status pliant_reduce(pliant_session* session, const pliant_group* group,
                                        const char* name, const void* input, void* output,
                                        size_t count, pliant_dtype dtype, pliant_op op, int root);
@@ -235,8 +242,8 @@ PLIANT_API pliant_status pliant_broadcast(pliant_session* session, const pliant_
                                           const char* name, void* buffer, size_t count,
                                           pliant_dtype dtype, int root);
 
-/* Concatenates the blocks of all members, in the order of their ranks, on every member. With a null
- * input the own block already stands in its place of the output. */
+/* Concatenates the blocks of all members, in the order of their ranks, on every member. May be in
+ * place: the own block then stands in its place of the output. */
 PLIANT_API pliant_status pliant_all_gather(pliant_session* session, const pliant_group* group,
                                            const char* name, const void* input, void* output,
                                            size_t count, pliant_dtype dtype);
@@ -244,7 +251,7 @@ PLIANT_API pliant_status pliant_all_gather_v(pliant_session* session, const plia
                                              const char* name, const void* input, void* output,
                                              const size_t* counts, pliant_dtype dtype);
 
-/* Concatenates the blocks on the root alone; there a null input is as for pliant_all_gather(). */
+/* Concatenates the blocks on the root alone, where it may be in place, as pliant_all_gather(). */
 PLIANT_API pliant_status pliant_gather(pliant_session* session, const pliant_group* group,
                                        const char* name, const void* input, void* output,
                                        size_t count, pliant_dtype dtype, int root);
@@ -264,14 +271,13 @@ PLIANT_API pliant_status pliant_scatter_v(pliant_session* session, const pliant_
 PLIANT_API pliant_status pliant_reduce_scatter(pliant_session* session, const pliant_group* group,
                                                const char* name, const void* input, void* output,
                                                size_t count, pliant_dtype dtype, pliant_op op);
-PLIANT_API pliant_status pliant_reduce_scatter_v(pliant_session* session,
-                                                 const pliant_group* group, const char* name,
-                                                 const void* input, void* output,
+PLIANT_API pliant_status pliant_reduce_scatter_v(pliant_session* session, const pliant_group* group,
+                                                 const char* name, const void* input, void* output,
                                                  const size_t* counts, pliant_dtype dtype,
                                                  pliant_op op);
 
-/* Block r of the input goes to member r; block r of the output comes from member r. `count` is of one
- * block. The output is another buffer than the input. */
+/* Block r of the input goes to member r; block r of the output comes from member r. `count` is of
+ * one block. The output is another buffer than the input. */
 PLIANT_API pliant_status pliant_all_to_all(pliant_session* session, const pliant_group* group,
                                            const char* name, const void* input, void* output,
                                            size_t count, pliant_dtype dtype);
@@ -296,8 +302,8 @@ PLIANT_API pliant_status pliant_recv(pliant_session* session, const pliant_group
 /* ---- Asynchronous operations ------------------------------------------------------------------
  * The same operations, started: they return at once with a work, and the library does the rest. The
  * buffers must stay as they are until the work has finished. The work is the caller's, for
- * pliant_work_destroy(). A wrong argument that needs no other rank to be seen may be reported here
- * (then there is no work) or by pliant_work_wait(). */
+ * pliant_work_destroy(). Null arguments are reported at once, and then there is no work; anything
+ * else by pliant_work_wait(). */
 PLIANT_API pliant_status pliant_all_reduce_async(pliant_session* session, const pliant_group* group,
                                                  const char* name, const void* input, void* output,
                                                  size_t count, pliant_dtype dtype, pliant_op op,
@@ -357,8 +363,8 @@ PLIANT_API pliant_status pliant_recv_async(pliant_session* session, const pliant
                                            const char* name, void* output, size_t count,
                                            pliant_dtype dtype, int peer, pliant_work** work);
 
-/* Returns when the operation has finished, with its outcome; frees nothing. May be called again, and
- * by several threads: every call gives the same outcome. */
+/* Returns when the operation has finished, with its outcome; frees nothing. May be called again,
+ * and by several threads: every call gives the same outcome. */
 PLIANT_API pliant_status pliant_work_wait(pliant_work* work);
 
 /* Sets `*done` to 1 if the operation has finished, else to 0. Never blocks. */
@@ -368,7 +374,7 @@ PLIANT_API pliant_status pliant_work_test(const pliant_work* work, int* done);
  * and returns the operation's outcome, as pliant_work_wait() does. Does nothing for null. */
 PLIANT_API pliant_status pliant_work_destroy(pliant_work* work);
 
-/* ---- Strategy --------------------------------------------------------------------------------- */
+/* ---- Strategy -------------------------------------------------------------------------------- */
 
 /* Switches the strategy of later operations: "auto", "ring", "tree:0,0,0,1" and others. Collective:
  * every rank of the world makes the same call, with none of its operations in flight; returns when
@@ -376,8 +382,8 @@ PLIANT_API pliant_status pliant_work_destroy(pliant_work* work);
 PLIANT_API pliant_status pliant_set_strategy(pliant_session* session, const char* strategy);
 
 /* The name of the strategy in use. Copies as much of the text as the buffer takes, always with a
- * closing zero. `*needed`, unless null, is set to the bytes of the whole text with that zero; a null
- * buffer of size 0 just asks for it. Cut text is no error. */
+ * closing zero. `*needed`, unless null, is set to the bytes of the whole text with that zero; a
+ * null buffer of size 0 just asks for it. Cut text is no error. */
 PLIANT_API pliant_status pliant_strategy(pliant_session* session, char* buffer, size_t buffer_bytes,
                                          size_t* needed);
 
@@ -390,7 +396,7 @@ PLIANT_API pliant_status pliant_explain(pliant_session* session, pliant_collecti
                                         size_t bytes, char* buffer, size_t buffer_bytes,
                                         size_t* needed);
 
-/* ---- Store ------------------------------------------------------------------------------------ */
+/* ---- Store ----------------------------------------------------------------------------------- */
 
 /* Stands for the newest version of a name. */
 #define PLIANT_NEWEST UINT64_MAX
@@ -400,9 +406,9 @@ PLIANT_API pliant_status pliant_explain(pliant_session* session, pliant_collecti
 PLIANT_API pliant_status pliant_save(pliant_session* session, const char* name, uint64_t version,
                                      const void* data, size_t bytes);
 
-/* Fetches what the member with this rank of the world has saved; the peer makes no call. The value is
- * the caller's, for pliant_value_destroy(). PLIANT_INVALID if the peer does not hold that version,
- * or not any more; PLIANT_PEER_LOST and PLIANT_TIMEOUT as for operations. */
+/* Fetches what the member with this rank of the world has saved; the peer makes no call. The value
+ * is the caller's, for pliant_value_destroy(). PLIANT_INVALID if the peer does not hold that
+ * version, or not any more; PLIANT_PEER_LOST and PLIANT_TIMEOUT as for operations. */
 PLIANT_API pliant_status pliant_request(pliant_session* session, int peer, const char* name,
                                         uint64_t version, pliant_value** value);
 

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace pliant::cli {
@@ -40,7 +42,11 @@ std::vector<OptionWords> options_of(const CLI::App& app) {
 std::vector<CommandWords> commands_of(const CLI::App& app) {
   std::vector<CommandWords> list;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    CommandWords words{command->get_name(), command->get_description(), options_of(*command), {},
+    if (command->get_group().empty()) continue;  // hidden
+    CommandWords words{command->get_name(),
+                       command->get_description(),
+                       options_of(*command),
+                       {},
                        command->get_prefix_command()};
     for (const CLI::App* inner : command->get_subcommands([](const CLI::App*) { return true; }))
       words.values.push_back(inner->get_name());

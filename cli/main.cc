@@ -5,12 +5,9 @@
 #include <vector>
 
 #include "cli/agent.h"
+#include "cli/bench.h"
 #include "cli/completion.h"
 #include "cli/run.h"
-
-#if __has_include("cli/bench.h")
-#include "cli/bench.h"
-#endif
 
 namespace {
 
@@ -37,9 +34,7 @@ int main(int argc, char** argv) {
   pliant::cli::add_run(app, exit_code);
   pliant::cli::add_agent(app, exit_code);
   pliant::cli::add_completion(app, exit_code);
-#if __has_include("cli/bench.h")
   pliant::cli::add_bench(app, exit_code);
-#endif
   try {
     app.parse(arguments_of(argc, argv));
   } catch (const CLI::ParseError& error) {

@@ -8,12 +8,15 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pliant/base/log.h"
 #include "pliant/base/result.h"
+#include "pliant/collective/strategy.h"
 #include "pliant/membership/view.h"
 #include "pliant/runtime/hosts.h"
 #include "pliant/runtime/launch.h"
@@ -91,9 +94,6 @@ Result<std::vector<Host>> read_hosts(const RunArguments& arguments) {
   return hosts;
 }
 
-// The one place where a strategy's name is checked before any worker starts.
-Status check_strategy(const std::string&) { return {}; }
-
 // The user's PLIANT_* variables hold unless an option says otherwise.
 Result<SessionOptions> session_options(const RunArguments& arguments) {
   auto session = options_from_environment();
@@ -110,7 +110,7 @@ Result<SessionOptions> session_options(const RunArguments& arguments) {
   PLIANT_TRY(override_with("PLIANT_STRATEGY", arguments.strategy));
   PLIANT_TRY(override_with("PLIANT_TIMEOUT", arguments.timeout));
   PLIANT_TRY(override_with("PLIANT_JOIN_TIMEOUT", arguments.join_timeout));
-  PLIANT_TRY(check_strategy(session->strategy));
+  PLIANT_TRY(parse_strategy(session->strategy));
   session->job.clear();
   return session;
 }
@@ -120,7 +120,8 @@ Result<std::map<std::string, std::string>> read_environment(const std::vector<st
   for (const std::string& text : given) {
     const size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
-    if (name.empty()) return invalid(fmt::format("--env: '{}' has no name; write NAME=VALUE", text));
+    if (name.empty())
+      return invalid(fmt::format("--env: '{}' has no name; write NAME=VALUE", text));
     if (equals != std::string::npos) {
       variables[name] = text.substr(equals + 1);
     } else if (const char* const value = std::getenv(name.c_str())) {
@@ -196,8 +197,9 @@ void add_run(CLI::App& app, int& exit_code) {
   // The first word that is no option is the program, and what follows is its own.
   run_app->prefix_command();
 
-  run_app->add_option("-n,--workers", arguments->count,
-                      "Number of workers (default: one in each slot of the hosts)")
+  run_app
+      ->add_option("-n,--workers", arguments->count,
+                   "Number of workers (default: one in each slot of the hosts)")
       ->check(CLI::Range(1, static_cast<int>(kMembersMax)));
   auto* const hosts = run_app->add_option(
       "-H,--hosts", arguments->hosts,
@@ -211,20 +213,24 @@ void add_run(CLI::App& app, int& exit_code) {
                       "Path of pliant on the other hosts (default: the same as here)");
   run_app->add_option("--address", arguments->address,
                       "Address on which the other hosts reach this machine");
-  run_app->add_option("--transport", arguments->transport,
-                      "How workers talk: auto (shm inside a host, tcp between hosts), shm or tcp")
+  run_app
+      ->add_option("--transport", arguments->transport,
+                   "How workers talk: auto (shm inside a host, tcp between hosts), shm or tcp")
       ->check(CLI::IsMember({"auto", "shm", "tcp"}));
-  run_app->add_option("--strategy", arguments->strategy,
-                      "How collectives are carried out: auto, ring, tree, ... (docs/STRATEGIES.md)");
+  run_app->add_option(
+      "--strategy", arguments->strategy,
+      "How collectives are carried out: " + strategy_names() + " (docs/STRATEGIES.md)");
   run_app->add_option("--timeout", arguments->timeout,
                       "Deadline of every operation, as in 500ms or 2m (default: 60s)");
   run_app->add_option("--join-timeout", arguments->join_timeout,
                       "Deadline for all workers to join (default: 60s)");
-  run_app->add_option("--grace", arguments->grace,
-                      "Time that the others get to end after one has failed")
+  run_app
+      ->add_option("--grace", arguments->grace,
+                   "Time that the others get to end after one has failed")
       ->capture_default_str();
-  run_app->add_option("--env", arguments->environment,
-                      "NAME=VALUE for the workers; NAME alone passes on its value here")
+  run_app
+      ->add_option("--env", arguments->environment,
+                   "NAME=VALUE for the workers; NAME alone passes on its value here")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();

@@ -5,7 +5,8 @@
 
 namespace pliant::cli {
 
-// Stands for the "--" before the program: CLI11 itself would take that for the end of the subcommand.
+// Stands for the "--" before the program: CLI11 itself would take that for the end of the
+// subcommand.
 inline constexpr const char* kProgramMark = "\x1f--";
 
 // Adds the subcommand; when it is chosen, parsing runs it and sets the exit code.

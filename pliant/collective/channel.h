@@ -36,6 +36,8 @@ struct Post {
   uint8_t dtype = 0;
   uint8_t op = 0;
   uint8_t shared_result = 0;
+
+  bool operator==(const Post&) const = default;
 };
 
 // The life of a stage slot while lane after lane passes through it. All words only grow: lane
@@ -51,9 +53,11 @@ struct alignas(64) StageSlot {
 inline constexpr size_t kStageSlots = 16;
 
 struct Channel {
-  struct alignas(128) Entry {
-    std::atomic<uint64_t> posted;  // sequence + 1; 0: nothing, or withdrawn
-    Post post;
+  // The word that peers poll has a cache line to itself: they would otherwise take the line away
+  // while the post is being written. The post of a repeated call stays as it is, in their caches.
+  struct Entry {
+    alignas(64) std::atomic<uint64_t> posted;  // sequence + 1; 0: nothing, or withdrawn
+    alignas(64) Post post;
   };
   Entry entries[2];
   alignas(64) std::atomic<uint64_t> finished;  // calls that this rank has completed
@@ -61,7 +65,6 @@ struct Channel {
   alignas(64) std::atomic<uint64_t> done;      // (sequence + 1) << 32 | parts done
   StageSlot slots[kStageSlots];
 };
-static_assert(sizeof(Channel::Entry) == 128);
 
 // Small inputs travel inside the channel.
 inline constexpr size_t kInlineBytes = size_t{16} << 10;

@@ -40,23 +40,27 @@ bool single_messages(Collective collective) {
 }
 
 std::vector<Strategy> staged_candidates(const Group& group, const CostModel& model) {
-  std::vector<Strategy> all = {between_hosts(Kind::kRing), between_hosts(Kind::kClique)};
+  std::vector<Strategy> all = {between_hosts(Kind::kRing)};
   for (const int host : HostLinks(group, model).best_connected(kRootsMax)) {
     all.push_back(between_hosts(Kind::kStar, host));
     // Over fewer hosts it is a star, or a star with a detour.
     if (group.hosts > 3) all.push_back(between_hosts(Kind::kBinaryTree, host));
   }
+  all.push_back(between_hosts(Kind::kClique));
+  all.push_back(between_hosts(Kind::kExchange));
   return all;
 }
 
 std::vector<Strategy> flat_candidates(const Group& group, const CostModel& model) {
-  std::vector<Strategy> all = {flat(Kind::kRing), flat(Kind::kClique)};
+  std::vector<Strategy> all = {flat(Kind::kRing)};
   const auto members = members_by_host(group);
   for (const int host : HostLinks(group, model).best_connected(kRootsMax)) {
     const Rank root = members[static_cast<size_t>(host)].front();
     all.push_back(flat(Kind::kStar, root));
     if (group.size() > 3) all.push_back(flat(Kind::kBinaryTree, root));
   }
+  all.push_back(flat(Kind::kClique));
+  all.push_back(flat(Kind::kExchange));
   if (group.hosts > 1 && group.hosts < group.size())
     for (const Kind kind : {Kind::kTree, Kind::kBinaryTreeStar, Kind::kMultiBinaryTreeStar})
       all.push_back(flat(kind));
@@ -78,7 +82,7 @@ std::string explain(const Signature& signature, const Group& group, const Choice
   const std::string what = signature.collective == Collective::kBarrier
                                ? "barrier"
                                : human_bytes(total_bytes(signature, group));
-  const std::string where = group.size() == 1 ? "alone"
+  const std::string where = group.size() == 1  ? "alone"
                             : group.one_host() ? fmt::format("over {} ranks", group.size())
                                                : fmt::format("over {} hosts", group.hosts);
   std::string text = fmt::format("{}: {} {}, predicted {}", to_string(best.strategy), what, where,
@@ -122,8 +126,8 @@ std::vector<Strategy> candidates(const Signature& signature, const Group& group,
 Choice choose(const Signature& signature, const Group& group, const CostModel& model) {
   std::vector<Choice> choices;
   for (Strategy& strategy : candidates(signature, group, model)) {
-    Choice choice{.strategy = std::move(strategy), .chunk_bytes = 0, .predicted_s = 0,
-                  .reason = {}};
+    Choice choice{
+        .strategy = std::move(strategy), .chunk_bytes = 0, .predicted_s = 0, .reason = {}};
     choice.chunk_bytes = chunk_bytes_for(signature, group, choice.strategy, model.cores);
     choice.predicted_s = predict(signature, group, choice.strategy, choice.chunk_bytes, model);
     choices.push_back(std::move(choice));
@@ -164,9 +168,7 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
     const bool block_a_node = strategy.kind == Kind::kRing || strategy.kind == Kind::kClique;
     const bool block_a_host =
         strategy.kind == Kind::kMultiStar || strategy.kind == Kind::kMultiBinaryTreeStar;
-    const size_t pairs = block_a_node   ? nodes
-                         : block_a_host ? static_cast<size_t>(group.hosts)
-                                        : 1;
+    const size_t pairs = block_a_node ? nodes : block_a_host ? static_cast<size_t>(group.hosts) : 1;
     const size_t blocks = pairs * (strategy.hierarchical ? members : 1);
     longest = (signature.count + blocks - 1) / blocks;
   } else if (!signature.counts.empty()) {

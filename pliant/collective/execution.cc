@@ -22,52 +22,73 @@ void Execution::begin() {
   status_ = {};
   finished_.store(false, std::memory_order_relaxed);
   poisoned_.store(false, std::memory_order_relaxed);
-  left_.store(0, std::memory_order_relaxed);
+  left_.store(false, std::memory_order_relaxed);
   poison_.reset();
-  host_begun_ = false;
-  sends_pending_ = 0;
+  host_posted_ = false;
+  direct_ = false;
   lanes_.clear();
   active_.clear();
+  asked_.clear();
   next_lane_ = 0;
   lanes_left_ = 0;
-  if (!host_only_) {
-    const size_t members = static_cast<size_t>(group_->size());
-    arrived_.assign(members, false);
-    sends_me_.assign(members, false);
-    for (const Block& block : schedule_->blocks)
-      for (const Step& step : block.steps)
-        if (step.kind == Step::Kind::kReduce || step.kind == Step::Kind::kReceive)
-          for (const Rank peer : step.peers) sends_me_[static_cast<size_t>(peer)] = true;
-    eager_ = operation_.count * size_of(operation_.dtype) <= kEagerBytes;
-    enter_lanes();
-    for (Rank rank = 0; !eager_ && rank < group_->size(); ++rank)
-      if (sends_me_[static_cast<size_t>(rank)])
-        executor_->transport_.send(group_->peer(rank), frame(FrameType::kArrive), {}, 0);
-  }
-  if (!schedule_->on_host) {
-    state_ = State::kLanes;
+  everybody_ = true;
+  if (!host_only_) begin_messages();
+  state_ = State::kLanes;
+  if (schedule_->on_host) begin_host();
+}
+
+void Execution::begin_messages() {
+  const size_t members = static_cast<size_t>(group_->size());
+  arrived_.assign(members, false);
+  sends_me_.assign(members, false);
+  for (const Block& block : schedule_->blocks)
+    for (const Step& step : block.steps)
+      if (step.kind == Step::Kind::kReduce || step.kind == Step::Kind::kReceive)
+        for (const Rank peer : step.peers) sends_me_[static_cast<size_t>(peer)] = true;
+  eager_ = operation_.count * size_of(operation_.dtype) <= kEagerBytes;
+  enter_lanes();
+  const bool pair = is_pair(operation_.collective);
+  for (Rank rank = 0; rank < group_->size(); ++rank)
+    if (sends_me_[static_cast<size_t>(rank)] && (!eager_ || pair))
+      send_arrival(rank, Arrival::kHere);
+  everybody_ = !needs_roll_call();
+  if (everybody_) return;
+  if (pair) {
+    // The sender waits for the receiver's word; the receiver has the data, unless there is none.
+    below_left_ = 1;
+    if (group_->self == operation_.root && operation_.count == 0)
+      send_arrival(partner_, Arrival::kHere);
     return;
   }
-  state_ = State::kMeeting;
-  HostArguments arguments{.key = key_,
-                          .sequence = sequence_,
-                          .shape = shape_,
-                          .collective = operation_.collective,
-                          .dtype = operation_.dtype,
-                          .op = operation_.op,
-                          .root = operation_.root,
-                          .count = operation_.count,
-                          .shared_result = operation_.shared_result,
-                          .input = input_,
-                          .input_elements = input_elements_,
-                          .output = output_,
-                          .output_elements = output_elements_,
-                          .largest_input = largest_input_,
-                          .host_only = host_only_};
-  Status begun =
+  begin_roll_call();
+}
+
+void Execution::begin_host() {
+  state_ = State::kSettling;
+  const HostArguments arguments{.key = key_,
+                                .sequence = sequence_,
+                                .shape = shape_,
+                                .collective = operation_.collective,
+                                .dtype = operation_.dtype,
+                                .op = operation_.op,
+                                .root = operation_.root,
+                                .count = operation_.count,
+                                .shared_result = operation_.shared_result,
+                                .input = input_,
+                                .input_elements = input_elements_,
+                                .output = output_,
+                                .output_elements = output_elements_,
+                                .largest_input = largest_input_,
+                                .host_only = host_only_};
+  const Status begun =
       host_.begin(*executor_->host_, *host_binding_, *group_, arguments, *schedule_);
-  if (!begun) return complete(std::move(begun));
-  host_begun_ = true;
+  if (begun) {
+    advance_settling();
+    return;
+  }
+  // Without a channel only messages can tell the others not to wait for us.
+  tell_others(begun.error());
+  fail(begun.error(), Ending::kAgreed);
 }
 
 void Execution::enter_lanes() {
@@ -75,20 +96,22 @@ void Execution::enter_lanes() {
   lanes_left_ = lanes_.size();
 }
 
-void Execution::poison(Error error) {
+void Execution::poison(Error error, Ending ending) {
   if (poisoned_.load(std::memory_order_relaxed)) return;
   poison_ = std::move(error);
+  poison_ending_ = ending;
   poisoned_.store(true, std::memory_order_release);
 }
 
 bool Execution::advance() {
   if (finished()) return false;
   if (poisoned_.load(std::memory_order_acquire)) [[unlikely]] {
-    fail(*poison_);
+    fail(*poison_, poison_ending_);
     return true;
   }
   switch (state_) {
     case State::kIdle: return false;
+    case State::kSettling: return advance_settling();
     case State::kMeeting: return advance_meeting();
     case State::kClaiming: {
       const bool any = host_.claim_lanes(kClaimsAtOnce);
@@ -101,11 +124,24 @@ bool Execution::advance() {
   return false;
 }
 
+bool Execution::advance_settling() {
+  if (!host_.ready()) return false;
+  if (const Status posted = host_.post(); !posted) {
+    // A host_only call may run without the loop; there the refusal in shared memory is enough.
+    if (!host_only_) tell_others(posted.error());
+    fail(posted.error(), Ending::kAgreed);
+    return true;
+  }
+  host_posted_ = true;
+  state_ = State::kMeeting;
+  return true;
+}
+
 bool Execution::advance_meeting() {
   if (!host_.meet()) return false;
   if (Status same = host_.check(name_); !same) {
     if (!host_only_) tell_others(same.error());
-    complete(std::move(same));
+    fail(same.error(), Ending::kAgreed);
     return true;
   }
   const HostCall::Mode mode = host_.choose_mode();
@@ -142,6 +178,7 @@ bool Execution::advance_lanes() {
     if (next_lane_ < lanes_.size()) active_.push_back(static_cast<uint32_t>(next_lane_++));
   }
   if (lanes_left_ > 0 || (schedule_->on_host && direct_ && !host_.direct_done())) return any;
+  if (!everybody_) return any;
   complete({});
   return true;
 }
@@ -194,14 +231,19 @@ bool Execution::run_step(size_t index, Lane& lane, const Step& step, const LaneR
 
 bool Execution::run_reduce(Lane& lane, const Step& step, const LaneRange& range,
                            const Block& block) {
+  // In place, the result would overwrite an input that is still being sent.
+  if (step.into == Buffer::kOutput && lane.sends > 0) return false;
   inputs_.clear();
-  inputs_.push_back({.data = bytes_of(step.from, lane, range, block),
-                     .partial = step.from == Buffer::kPartial});
+  size_t own_place = 0;
   for (size_t i = 0; i < step.peers.size(); ++i) {
     const Incoming* incoming = find(lane, step.peers[i], Phase::kUp);
     if (incoming == nullptr || !incoming->complete) return false;
+    if (step.ordered && step.peers[i] < group_->self) own_place = i + 1;
     inputs_.push_back({.data = incoming->data, .partial = step.partial[i]});
   }
+  inputs_.insert(inputs_.begin() + static_cast<std::ptrdiff_t>(own_place),
+                 {.data = bytes_of(step.from, lane, range, block),
+                  .partial = step.from == Buffer::kPartial});
   const bool partial = step.into == Buffer::kPartial;
   std::byte* const output =
       partial ? partial_of(lane)
@@ -248,17 +290,10 @@ void Execution::finish_lane(Lane& lane) {
 
 void Execution::complete(Status status) {
   status_ = std::move(status);
-  if (host_begun_) {
-    // Members that disagree have all met: the channel stays in step and can be used again.
-    if (status_.ok() || status_.code() == Code::kInvalid) {
-      host_.end();
-    } else {
-      host_.withdraw();
-    }
-  }
+  if (host_posted_ && status_.ok()) host_.end();
   if (!on_done_) {
     finished_.store(true, std::memory_order_release);
-    if (adopted_) finished_.notify_all();
+    if (adopted_.load(std::memory_order_relaxed)) finished_.notify_all();
     return;
   }
   const Done done = std::move(on_done_);
@@ -268,177 +303,48 @@ void Execution::complete(Status status) {
   executor_->release(*this);
 }
 
-void Execution::fail(Error error) {
-  if (!host_only_) {
-    // The transport may still hold these; the caller is about to get them back.
-    Transport& transport = executor_->transport_;
-    const size_t element = size_of(operation_.dtype);
-    transport.forget({input_, input_elements_ * element});
-    transport.forget({output_, output_elements_ * element});
-    const size_t scratch = schedule_->chunk_elements * size_of(accumulator_of(operation_.dtype));
-    for (Lane& lane : lanes_) {
-      if (lane.done) continue;
-      for (const Incoming& incoming : lane.incoming)
-        if (incoming.scratch) transport.forget({incoming.data, scratch});
-      if (lane.partial != nullptr) transport.forget({lane.partial, scratch});
-      finish_lane(lane);
-    }
+void Execution::fail(Error error, Ending ending) {
+  if (!host_only_) free_messages();
+  HostExchange* host = executor_->host_;
+  if (ending == Ending::kAbandoned) {
+    if (host_posted_) host_.withdraw();
+  } else if (host != nullptr && group_->local.size() > 1 && !is_pair(operation_.collective)) {
+    // Also if this rank's strategy does without shared memory: another's may not.
+    host->leave(*host_binding_, *group_, {key_, sequence_, error.message});
   }
   complete(std::move(error));
 }
 
-void Execution::tell_others(const Error& error) {
-  for (Rank rank = 0; rank < group_->size(); ++rank) {
-    if (rank == group_->self) continue;
-    executor_->send_text(group_->peer(rank), frame(FrameType::kAbort), error.message);
-  }
-}
-
-void Execution::check_left() {
-  const PeerId peer = PeerId::unpack(left_.load(std::memory_order_acquire));
-  if (finished() || peer == PeerId{}) return;
-  for (const Rank rank : awaited())
-    if (group_->peer(rank) == peer) return poison(executor_->lost_.at(peer));
-}
-
-void Execution::check_deadline(Instant now) {
-  if (finished() || now < deadline_) return;
-  const auto awaited_ranks = awaited();
-  std::string who;
-  for (const Rank rank : awaited_ranks) {
-    if (!who.empty()) who += ", ";
-    who += executor_->options_.describe(group_->peer(rank));
-  }
-  const bool meeting = state_ == State::kMeeting;
-  Error error{Code::kTimeout,
-              fmt::format("{} '{}' did not complete within {:.1f} s: {} {}",
-                          to_string(operation_.collective), name_, seconds(deadline_ - began_),
-                          who.empty() ? "a peer" : who,
-                          meeting ? "did not make the same call" : "did not do its part"),
-              awaited_ranks.empty() ? PeerId{} : group_->peer(awaited_ranks[0]), {}};
-  executor_->broken_groups_.emplace(group_->id, error);
-  fail(std::move(error));
-}
-
-std::vector<Rank> Execution::awaited() const {
-  if (state_ == State::kMeeting) return host_.missing();
-  std::vector<Rank> ranks;
-  const auto add = [&](Rank rank) {
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
-  };
-  for (const uint32_t index : active_) {
-    const Lane& lane = lanes_[index];
-    const Block& block = schedule_->blocks[range_of(*schedule_, index).block];
-    if (lane.done || lane.step >= block.steps.size()) continue;
-    const Step& step = block.steps[lane.step];
-    for (const Rank peer : step.peers) {
-      const bool sends = step.kind == Step::Kind::kSend;
-      const auto at = std::find_if(lane.incoming.begin(), lane.incoming.end(), [&](const auto& in) {
-        return in.from == peer && in.phase == step.phase && in.complete;
-      });
-      if (sends ? !arrived_[static_cast<size_t>(peer)] : at == lane.incoming.end()) add(peer);
-    }
-    if (step.peers.empty() && schedule_->on_host)
-      for (const Rank rank : host_.lagging()) add(rank);
-  }
-  return ranks;
-}
-
-// ---- Messages ---------------------------------------------------------------------------------
-
-Frame Execution::frame(FrameType type) const {
-  Frame head;
-  head.type = static_cast<uint8_t>(type);
-  head.collective = static_cast<uint8_t>(operation_.collective);
-  head.dtype = static_cast<uint8_t>(operation_.dtype);
-  head.op = static_cast<uint8_t>(operation_.op);
-  head.epoch = number(executor_->options_.epoch);
-  head.sequence = sequence_;
-  head.key = key_;
-  head.count = operation_.count;
-  head.root = operation_.root;
-  head.shape = shape_;
-  return head;
-}
-
-size_t Execution::bytes_in(Buffer buffer, const LaneRange& range) const {
-  const DType dtype = buffer == Buffer::kPartial ? accumulator_of(operation_.dtype)
-                                                 : operation_.dtype;
-  return range.count * size_of(dtype);
-}
-
-const std::byte* Execution::bytes_of(Buffer buffer, const Lane& lane, const LaneRange& range,
-                                     const Block& block) const {
+// The transport may still hold memory of this call; the caller is about to get it back.
+void Execution::free_messages() {
+  Transport& transport = executor_->transport_;
   const size_t element = size_of(operation_.dtype);
-  switch (buffer) {
-    case Buffer::kInput: return input_ + (block.input_offset + range.offset) * element;
-    case Buffer::kOutput: return output_ + (block.output_offset + range.offset) * element;
-    case Buffer::kPartial: return lane.partial;
+  transport.forget({input_, input_elements_ * element});
+  transport.forget({output_, output_elements_ * element});
+  const size_t scratch = schedule_->chunk_elements * size_of(accumulator_of(operation_.dtype));
+  for (Lane& lane : lanes_) {
+    if (lane.done) continue;
+    for (const Incoming& incoming : lane.incoming)
+      if (incoming.scratch) transport.forget({incoming.data, scratch});
+    if (lane.partial != nullptr) transport.forget({lane.partial, scratch});
+    finish_lane(lane);
   }
-  return nullptr;
 }
 
-std::byte* Execution::partial_of(Lane& lane) {
-  if (lane.partial == nullptr)
-    lane.partial = executor_->take_scratch(schedule_->chunk_elements *
-                                           size_of(accumulator_of(operation_.dtype)));
-  return lane.partial;
+void Execution::tell_others(const Error& error) {
+  Frame head = frame(FrameType::kAbort);
+  head.phase = static_cast<uint8_t>(error.code);
+  head.count = error.peer.packed();
+  if (is_pair(operation_.collective))
+    return executor_->send_text(group_->peer(partner_), head, error.message);
+  for (Rank rank = 0; rank < group_->size(); ++rank)
+    if (rank != group_->self) executor_->send_text(group_->peer(rank), head, error.message);
 }
 
-Execution::Incoming* Execution::find(Lane& lane, Rank from, Phase phase) {
-  for (Incoming& incoming : lane.incoming)
-    if (incoming.from == from && incoming.phase == phase) return &incoming;
-  return nullptr;
-}
-
-const Step* Execution::receiver_of(size_t block, Rank from, Phase phase) const {
-  const Step::Kind kind = phase == Phase::kUp ? Step::Kind::kReduce : Step::Kind::kReceive;
-  for (const Step& step : schedule_->blocks[block].steps)
-    if (step.kind == kind && std::find(step.peers.begin(), step.peers.end(), from) !=
-                                 step.peers.end())
-      return &step;
-  return nullptr;
-}
-
-Result<std::byte*> Execution::place(Rank from, const Frame& head) {
-  const auto phase = static_cast<Phase>(head.phase);
-  const Error unexpected = invalid(
-      fmt::format("a message of '{}' that this rank does not expect (lane {}, phase {}, {} bytes)",
-                  name_, head.lane, head.phase, head.payload_bytes));
-  if (head.lane >= lanes_.size() || head.phase > 1) return unexpected;
-  const LaneRange range = range_of(*schedule_, head.lane);
-  const Block& block = schedule_->blocks[range.block];
-  const Step* step = receiver_of(range.block, from, phase);
-  Lane& lane = lanes_[head.lane];
-  if (step == nullptr || lane.done || find(lane, from, phase) != nullptr) return unexpected;
-  Incoming incoming{.from = from, .phase = phase, .data = nullptr, .scratch = false,
-                    .complete = false};
-  size_t bytes = bytes_in(Buffer::kOutput, range);
-  if (phase == Phase::kUp) {
-    const auto index = static_cast<size_t>(
-        std::find(step->peers.begin(), step->peers.end(), from) - step->peers.begin());
-    if (step->partial[index]) bytes = bytes_in(Buffer::kPartial, range);
-    if (head.payload_bytes != bytes) return unexpected;
-    incoming.scratch = true;
-    incoming.data = executor_->take_scratch(schedule_->chunk_elements *
-                                            size_of(accumulator_of(operation_.dtype)));
-  } else {
-    if (head.payload_bytes != bytes) return unexpected;
-    incoming.data = const_cast<std::byte*>(bytes_of(Buffer::kOutput, lane, range, block));
-  }
-  lane.incoming.push_back(incoming);
-  return incoming.data;
-}
-
-void Execution::arrived(Rank from, const Frame& head) {
-  if (static_cast<FrameType>(head.type) == FrameType::kArrive) {
-    arrived_[static_cast<size_t>(from)] = true;
-    return;
-  }
-  // A message that did not match went to waste; the execution ends with that error.
-  if (head.lane >= lanes_.size()) return;
-  Incoming* incoming = find(lanes_[head.lane], from, static_cast<Phase>(head.phase));
-  if (incoming != nullptr) incoming->complete = true;
+void Execution::abort(const Error& error) {
+  if (poisoned_.load(std::memory_order_relaxed)) return;
+  tell_others(error);
+  poison(error, Ending::kAgreed);
 }
 
 }  // namespace pliant

@@ -43,7 +43,8 @@ class Executor final : public Sink {
   Executor& operator=(const Executor&) = delete;
 
   // Begins an operation: checks it, posts it, sends its first messages. It is then advanced by the
-  // caller (host_only) or, after adopt(), by advance_all(). `done` runs once, when it has finished.
+  // caller (host_only) or, after adopt(), by advance_all(). `done` runs once, when it has finished;
+  // the name is free when it has returned.
   Result<Execution*> begin(const Operation& operation, const Group& group,
                            Execution::Done done = {});
   // Its deadline counts from here: a caller that advances it alone adopts it before it sleeps.
@@ -97,20 +98,29 @@ class Executor final : public Sink {
     bool complete = false;
   };
 
-  Status check(const Operation& operation, const Group& group) const;
-  void refresh_plan(Binding& binding, const Operation& operation);
+  Status check_group(const Group& group) const;
+  Result<Binding*> bind(const Operation& operation, const Group& group);
+  // A call that is wrong on this rank: the others must not wait for it.
+  void refuse(Binding& binding, const Operation& operation, const Error& error);
+  Status refresh_plan(Binding& binding, const Operation& operation);
   void prepare(Binding& binding, const Operation& operation);
   void take_early(Execution& execution);
+  void drop_early(uint64_t key, uint32_t sequence_max);
+  // The call in flight that a message belongs to, or null.
   Execution* find(const Frame& frame);
+  // True if this rank has made the call already.
+  bool is_past(const Frame& frame) const;
   Result<std::byte*> place_early(PeerId from, const Frame& frame);
   std::byte* take_scratch(size_t bytes);
   void give_scratch(std::byte* memory, size_t bytes);
-  std::byte* waste(size_t bytes);
+  Result<std::byte*> waste(PeerId from, const Frame& frame);
   // Sends a message whose text is kept here until it is sent.
   void send_text(PeerId to, Frame frame, const std::string& text);
   // Takes a message for a call that runs.
   Result<std::byte*> place_in(Execution& execution, PeerId from, const Frame& frame);
   void arrived_in(Execution& execution, PeerId from, const Frame& frame, const std::byte* payload);
+  void take_abort(Execution& execution, const Frame& frame, std::string text);
+  void answer(PeerId from, const Frame& question);
 
   Transport& transport_;
   HostExchange* const host_;
@@ -125,10 +135,17 @@ class Executor final : public Sink {
   size_t early_count_ = 0;
   std::unordered_map<PeerId, Error> lost_;
   std::unordered_set<PeerId> leaving_;  // have said good-bye
+  std::unordered_set<PeerId> spoken_;   // have sent anything: their links to us will break
   std::unordered_map<uint64_t, Error> broken_groups_;
   std::unordered_map<size_t, std::vector<std::unique_ptr<std::byte[]>>> scratch_;
   std::vector<std::vector<std::byte>> waste_;  // where payloads go that nobody wants
-  std::unordered_map<uint64_t, std::string> texts_;  // by cookie
+  struct Text {
+    PeerId to;
+    std::string text;
+  };
+  std::unordered_map<uint64_t, Text> texts_;  // by cookie
+  // The reasons of aborts, one a peer at a time: a peer's come in order.
+  std::unordered_map<PeerId, std::vector<std::byte>> reasons_;
   uint64_t next_text_ = 1;
 };
 

@@ -9,6 +9,17 @@ namespace pliant {
 
 // ---- HostExchange -----------------------------------------------------------------------------
 
+namespace {
+// A post that is no call: its rank cannot make it, and the reason stands in its inline data.
+constexpr uint8_t kRefusal = 0xff;
+
+void clear_slots(Channel& channel) {
+  for (StageSlot& slot : channel.slots)
+    for (auto* word : {&slot.arrived, &slot.deposited, &slot.reduced, &slot.collected})
+      word->store(0, std::memory_order_relaxed);
+}
+}  // namespace
+
 bool HostExchange::resolve(HostPeer& peer, uint64_t key) const {
   if (peer.segment == nullptr) peer.segment = memory_.segment_of(peer.id);
   if (peer.segment == nullptr) return false;
@@ -45,6 +56,7 @@ int HostExchange::free_channel(uint64_t key) {
       return channel.entries[parity].posted.load(std::memory_order_relaxed);
     };
     if (std::max(posted(0), posted(1)) > calls) continue;  // in flight
+    if (owner.binding->settle_at != 0) continue;           // peers have yet to see that we left
     if (!all_finished(owner.binding->peers, owner.key, calls)) continue;
     owner.binding->channel = -1;
     return static_cast<int>(i);
@@ -58,7 +70,11 @@ Status HostExchange::bind(HostBinding& binding, const Group& group, uint64_t key
     for (const Rank rank : group.local) {
       if (rank == group.self) binding.self = binding.peers.size();
       binding.index_of_rank[static_cast<size_t>(rank)] = static_cast<int>(binding.peers.size());
-      binding.peers.push_back({.rank = rank, .id = group.peer(rank), .segment = nullptr, .channel = nullptr, .index = 0});
+      binding.peers.push_back({.rank = rank,
+                               .id = group.peer(rank),
+                               .segment = nullptr,
+                               .channel = nullptr,
+                               .index = 0});
     }
   }
   if (binding.channel >= 0) return {};
@@ -73,9 +89,7 @@ Status HostExchange::bind(HostBinding& binding, const Group& group, uint64_t key
   channel.finished.store(calls, std::memory_order_relaxed);
   channel.claimed.store(0, std::memory_order_relaxed);
   channel.done.store(0, std::memory_order_relaxed);
-  for (StageSlot& slot : channel.slots)
-    for (auto* word : {&slot.arrived, &slot.deposited, &slot.reduced, &slot.collected})
-      word->store(0, std::memory_order_relaxed);
+  clear_slots(channel);
   control().keys[index].store(key, std::memory_order_release);
   owners_[static_cast<size_t>(index)] = {&binding, key};
   binding.channel = index;
@@ -85,6 +99,39 @@ Status HostExchange::bind(HostBinding& binding, const Group& group, uint64_t key
   self.channel = &channel;
   self.index = static_cast<size_t>(index);
   return {};
+}
+
+void HostExchange::leave(HostBinding& binding, const Group& group, const Leaving& leaving) {
+  // Without a channel, the peers learn of it by message or at their deadline.
+  if (!bind(binding, group, leaving.key, leaving.sequence).ok()) return;
+  const uint64_t calls = uint64_t{leaving.sequence} + 1;
+  Channel& channel = control().channels[binding.channel];
+  // A slow peer may still read the post before the last; it has left when this holds.
+  const bool settled = binding.settle_at == 0 || unsettled(binding, leaving.key).empty();
+  Channel::Entry& entry = channel.entries[leaving.sequence % 2];
+  if (settled && entry.posted.load(std::memory_order_relaxed) != calls) {
+    std::byte* text = control().inline_data[binding.channel][leaving.sequence % 2];
+    entry.post = {};
+    entry.post.key = leaving.key;
+    entry.post.collective = kRefusal;
+    entry.post.count = std::min(leaving.reason.size(), kInlineBytes);
+    std::memcpy(text, leaving.reason.data(), entry.post.count);
+    entry.posted.store(calls, std::memory_order_release);
+  }
+  binding.settle_at = calls;
+  channel.finished.store(calls, std::memory_order_release);
+  notify(binding);
+}
+
+std::vector<Rank> HostExchange::unsettled(HostBinding& binding, uint64_t key) const {
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < binding.peers.size(); ++i) {
+    HostPeer& peer = binding.peers[i];
+    if (i != binding.self && (!resolve(peer, key) || peer.channel->finished.load(
+                                  std::memory_order_acquire) < binding.settle_at))
+      ranks.push_back(peer.rank);
+  }
+  return ranks;
 }
 
 void HostExchange::notify(const HostBinding& binding) const {
@@ -143,15 +190,24 @@ Status HostCall::begin(HostExchange& host, HostBinding& binding, const Group& gr
   element_bytes_ = size_of(call_.dtype);
   met_ = 0;
   staging_ = {};
-  PLIANT_TRY(host.bind(binding, group, call_.key, call_.sequence));
+  return host.bind(binding, group, call_.key, call_.sequence);
+}
 
-  Segment& own = host.own();
+bool HostCall::ready() {
+  return binding_->settle_at == 0 || host_->unsettled(*binding_, call_.key).empty();
+}
+
+Status HostCall::post() {
+  if (binding_->settle_at != 0) {
+    // The failed call may have left the slots half-way. All members are out of it, and none uses a
+    // slot before the leader has posted.
+    if (binding_->self == 0) clear_slots(own_channel());
+    binding_->lanes_staged = 0;
+    binding_->settle_at = 0;
+  }
   const size_t parity = call_.sequence % 2;
   Channel::Entry& entry = own_channel().entries[parity];
-  const size_t input_bytes = call_.input_elements * element_bytes_;
-  const size_t output_bytes = call_.output_elements * element_bytes_;
-  Post& post = entry.post;
-  post = {};
+  Post post;
   post.key = call_.key;
   post.count = call_.count;
   post.shape = call_.shape;
@@ -160,50 +216,64 @@ Status HostCall::begin(HostExchange& host, HostBinding& binding, const Group& gr
   post.dtype = static_cast<uint8_t>(call_.dtype);
   post.op = static_cast<uint8_t>(call_.op);
   post.shared_result = call_.shared_result ? 1 : 0;
-  if (call_.host_only && !call_.shared_result && fits_inline(call_, group)) {
+  if (call_.host_only && !call_.shared_result && fits_inline(call_, *group_)) {
     mode_ = Mode::kInline;
-    if (input_bytes > 0)
-      std::memcpy(host.control().inline_data[binding.channel][parity], call_.input, input_bytes);
+    const size_t bytes = call_.input_elements * element_bytes_;
+    if (bytes > 0)
+      std::memcpy(host_->control().inline_data[binding_->channel][parity], call_.input, bytes);
   } else {
     mode_ = Mode::kStaged;
-    if (own.contains(call_.input, input_bytes)) post.input = own.offset_of(call_.input);
-    if (own.contains(call_.output, output_bytes)) post.output = own.offset_of(call_.output);
-    const bool input_is_registered = input_bytes == 0 || post.input != kNotRegistered;
-    const bool output_is_registered =
-        output_bytes == 0 || call_.shared_result || post.output != kNotRegistered;
-    registered_ = input_is_registered && output_is_registered;
-    const size_t staging_bytes = kStageSlots * schedule.chunk_elements * element_bytes_;
-    if (!registered_) {
-      auto memory = host.take_staging(staging_bytes);
-      if (!memory) return memory.error();
-      staging_ = *memory;
-    } else if (binding.own_staging.size() < staging_bytes) {
-      // Only used if a peer's buffers are not registered, so it usually stays untouched. The old one
-      // is free: every peer that read it has finished, or the call before could not have ended.
-      auto memory = own.allocate(staging_bytes);
-      if (!memory) return memory.error();
-      if (!binding.own_staging.empty()) binding.retired.push_back(binding.own_staging);
-      binding.own_staging = *memory;
-    }
-    post.staging = own.offset_of(registered_ ? binding.own_staging.data() : staging_.data());
-    if (call_.shared_result && binding.self == 0) {
-      const size_t bytes = call_.count * element_bytes_;
-      if (binding.result.size() < bytes) {
-        auto memory = own.allocate(bytes);
-        if (!memory) return memory.error();
-        if (!binding.result.empty()) binding.retired.push_back(binding.result);
-        binding.result = *memory;
-      }
-      post.result = own.offset_of(binding.result.data());
-    }
-    post.first_lane = binding.lanes_staged;
+    PLIANT_TRY(post_buffers(post));
+    PLIANT_TRY(post_result(post));
+    post.first_lane = binding_->lanes_staged;
   }
+  if (!(entry.post == post)) entry.post = post;
   entry.posted.store(uint64_t{call_.sequence} + 1, std::memory_order_release);
-  host.notify(binding);
+  host_->notify(*binding_);
   return {};
 }
 
-const Post& HostCall::post(size_t member) const {
+// Where the peers find this rank's memory, and the slots for what they cannot reach.
+Status HostCall::post_buffers(Post& post) {
+  Segment& own = host_->own();
+  const size_t input_bytes = call_.input_elements * element_bytes_;
+  const size_t output_bytes = call_.output_elements * element_bytes_;
+  if (own.contains(call_.input, input_bytes)) post.input = own.offset_of(call_.input);
+  if (own.contains(call_.output, output_bytes)) post.output = own.offset_of(call_.output);
+  const bool input_is_registered = input_bytes == 0 || post.input != kNotRegistered;
+  const bool output_is_registered =
+      output_bytes == 0 || call_.shared_result || post.output != kNotRegistered;
+  registered_ = input_is_registered && output_is_registered;
+  const size_t staging_bytes = kStageSlots * schedule_->chunk_elements * element_bytes_;
+  if (!registered_) {
+    auto memory = host_->take_staging(staging_bytes);
+    if (!memory) return memory.error();
+    staging_ = *memory;
+  } else if (binding_->own_staging.size() < staging_bytes) {
+    // Only used if a peer's buffers are not registered, so it usually stays untouched.
+    auto memory = own.allocate(staging_bytes);
+    if (!memory) return memory.error();
+    if (!binding_->own_staging.empty()) binding_->retired.push_back(binding_->own_staging);
+    binding_->own_staging = *memory;
+  }
+  post.staging = own.offset_of(registered_ ? binding_->own_staging.data() : staging_.data());
+  return {};
+}
+
+Status HostCall::post_result(Post& post) {
+  const size_t bytes = call_.count * element_bytes_;
+  if (!call_.shared_result || binding_->self != 0 || bytes == 0) return {};
+  if (binding_->result.size() < bytes) {
+    auto memory = host_->own().allocate(bytes);
+    if (!memory) return memory.error();
+    if (!binding_->result.empty()) binding_->retired.push_back(binding_->result);
+    binding_->result = *memory;
+  }
+  post.result = host_->own().offset_of(binding_->result.data());
+  return {};
+}
+
+const Post& HostCall::post_of(size_t member) const {
   return binding_->peers[member].channel->entries[call_.sequence % 2].post;
 }
 
@@ -223,11 +293,13 @@ bool HostCall::meet() {
 std::vector<Rank> HostCall::missing() const {
   std::vector<Rank> ranks;
   for (size_t i = 0; i < members(); ++i) {
-    const HostPeer& peer = binding_->peers[i];
+    HostPeer& peer = binding_->peers[i];
     if (i == binding_->self) continue;
-    if (peer.channel == nullptr ||
-        peer.channel->entries[call_.sequence % 2].posted.load(std::memory_order_acquire) !=
-            uint64_t{call_.sequence} + 1)
+    // meet() stops at the first that is missing, so those behind it may not have been looked for.
+    const Channel::Entry* entry =
+        host_->resolve(peer, call_.key) ? &peer.channel->entries[call_.sequence % 2] : nullptr;
+    if (entry == nullptr ||
+        entry->posted.load(std::memory_order_acquire) != uint64_t{call_.sequence} + 1)
       ranks.push_back(peer.rank);
   }
   return ranks;
@@ -246,11 +318,8 @@ std::vector<Rank> HostCall::lagging() const {
 
 namespace {
 std::string describe(const Post& post) {
-  return fmt::format("{} of {} x {} {} (root {}{})",
-                     to_string(static_cast<Collective>(post.collective)), post.count,
-                     to_string(static_cast<DType>(post.dtype)),
-                     to_string(static_cast<Op>(post.op)), post.root,
-                     post.shared_result ? ", shared result" : "");
+  return describe_call(post.collective, post.count, post.dtype, post.op, post.root) +
+         (post.shared_result ? " with a shared result" : "");
 }
 bool same_call(const Post& a, const Post& b) {
   return a.count == b.count && a.collective == b.collective && a.dtype == b.dtype &&
@@ -260,12 +329,20 @@ bool same_call(const Post& a, const Post& b) {
 }  // namespace
 
 Status HostCall::check(std::string_view name) const {
+  for (size_t i = 0; i < members(); ++i) {
+    if (post_of(i).collective != kRefusal) continue;
+    const HostPeer& peer = binding_->peers[i];
+    const std::byte* text =
+        ControlArea::of(peer.segment->control()).inline_data[peer.index][call_.sequence % 2];
+    return invalid(std::string(reinterpret_cast<const char*>(text),
+                               std::min<size_t>(post_of(i).count, kInlineBytes)));
+  }
   for (size_t i = 1; i < members(); ++i) {
-    if (same_call(post(0), post(i))) continue;
-    const bool look_alike = describe(post(0)) == describe(post(i));
+    if (same_call(post_of(0), post_of(i))) continue;
+    const bool look_alike = describe(post_of(0)) == describe(post_of(i));
     return invalid(fmt::format(
         "operation '{}' differs between ranks: rank {} calls {}, rank {} calls {}{}", name,
-        binding_->peers[0].rank, describe(post(0)), binding_->peers[i].rank, describe(post(i)),
+        binding_->peers[0].rank, describe(post_of(0)), binding_->peers[i].rank, describe(post_of(i)),
         look_alike ? " with other counts or another strategy" : ""));
   }
   return {};
@@ -275,22 +352,22 @@ HostCall::Mode HostCall::choose_mode() {
   if (mode_ == Mode::kInline) return mode_;
   for (const std::span<std::byte> memory : binding_->retired) host_->own().release(memory.data());
   binding_->retired.clear();
-  first_lane_ = post(0).first_lane;
-  if (call_.shared_result)
-    output_ = binding_->peers[0].segment->at(post(0).result);
+  first_lane_ = post_of(0).first_lane;
+  if (call_.shared_result && post_of(0).result != kNotRegistered)
+    output_ = binding_->peers[0].segment->at(post_of(0).result);
 
   const bool reduces = schedule_->blocks[0].host.reduce;
   const bool everyone_receives = schedule_->blocks[0].host.receiver == HostPart::kEveryone;
   bool direct = true;
   for (size_t i = 0; i < members(); ++i) {
     // Only contributors must have registered inputs; a moved block's receiver copies by itself.
-    const bool contributes = reduces || post(i).input != kNotRegistered ||
+    const bool contributes = reduces || post_of(i).input != kNotRegistered ||
                              std::any_of(schedule_->blocks.begin(), schedule_->blocks.end(),
                                          [&](const Block& block) {
                                            return block.host.reducer == binding_->peers[i].rank;
                                          });
-    if (contributes && call_.largest_input > 0 && post(i).input == kNotRegistered) direct = false;
-    if (reduces && everyone_receives && !call_.shared_result && post(i).output == kNotRegistered)
+    if (contributes && call_.largest_input > 0 && post_of(i).input == kNotRegistered) direct = false;
+    if (reduces && everyone_receives && !call_.shared_result && post_of(i).output == kNotRegistered)
       direct = false;
   }
   mode_ = direct ? Mode::kDirect : Mode::kStaged;

@@ -71,6 +71,9 @@ struct HostBinding {
   std::span<std::byte> result;        // the leader's memory for shared results
   std::vector<std::span<std::byte>> retired;  // former results that peers may still read
   std::span<std::byte> own_staging;   // kept by names whose buffers are registered
+  // After a call that failed on all members: what their channels must say before the next post. One
+  // that is slow to learn of the failure still reads our posts and works on the leader's slots.
+  uint64_t settle_at = 0;  // calls; 0: settled
 };
 
 class HostExchange {
@@ -80,6 +83,16 @@ class HostExchange {
   // Finds or makes the channel of a key and the way to the peers. `calls`: made so far.
   // kOverloaded if all channels are in use by calls in flight.
   Status bind(HostBinding& binding, const Group& group, uint64_t key, uint32_t calls);
+  // Leaves a call that fails on all members. If it was not posted, posts a refusal in its place, so
+  // that nobody waits for it.
+  struct Leaving {
+    uint64_t key;
+    uint32_t sequence;
+    std::string_view reason;
+  };
+  void leave(HostBinding& binding, const Group& group, const Leaving& leaving);
+  // Members that are still in a call which failed; empty: the next call can be posted.
+  std::vector<Rank> unsettled(HostBinding& binding, uint64_t key) const;
   // Announces a change in shared memory to the peers that sleep until there is one.
   void notify(const HostBinding& binding) const;
 
@@ -115,16 +128,20 @@ class HostExchange {
   std::vector<Waiting> waiting_staging_;
 };
 
-// One call. begin(), then meet() until it is true, then check() and choose_mode(); then the part that
-// the mode asks for; then end(), or withdraw() if the call failed.
+// One call. begin(), then ready() until it is true, then post(); meet() until it is true, then check()
+// and choose_mode(); then the part that the mode asks for; then end(), or withdraw() if the call
+// failed on this rank, or HostExchange::leave() if it fails on all.
 class HostCall {
  public:
   enum class Mode : uint8_t { kInline, kDirect, kStaged };
   enum class Outcome : uint8_t { kPending, kDone };
 
-  // Posts the call. The arguments' buffers and everything borrowed stay until the call ends.
+  // The arguments' buffers and everything borrowed stay until the call ends.
   Status begin(HostExchange& host, HostBinding& binding, const Group& group,
                const HostArguments& arguments, const Schedule& schedule);
+  // True when the call can be posted.
+  bool ready();
+  Status post();
   // True when every member of the host has posted.
   bool meet();
   // The error if the members did not make the same call; equal on all of them.
@@ -160,7 +177,9 @@ class HostCall {
  private:
   Channel& own_channel() const;
   Channel& leader() const { return *binding_->peers[0].channel; }
-  const Post& post(size_t member) const;
+  const Post& post_of(size_t member) const;
+  Status post_buffers(Post& post);
+  Status post_result(Post& post);
   size_t members() const { return binding_->peers.size(); }
   bool reducer_is_self(const Block& block) const;
   bool receives(const Block& block) const;

@@ -24,7 +24,7 @@ std::byte* HostCall::own_output(const Block& block, const LaneRange& range) cons
 
 const std::byte* HostCall::registered_input(size_t member, const Block& block,
                                             const LaneRange& range) const {
-  return binding_->peers[member].segment->at(post(member).input) +
+  return binding_->peers[member].segment->at(post_of(member).input) +
          (block.input_offset + range.offset) * element_bytes_;
 }
 
@@ -81,7 +81,7 @@ void HostCall::all_outputs(const Block& block, const LaneRange& range) {
     return;
   }
   for (size_t i = 0; i < members(); ++i)
-    outputs_.push_back(binding_->peers[i].segment->at(post(i).output) +
+    outputs_.push_back(binding_->peers[i].segment->at(post_of(i).output) +
                        (block.output_offset + range.offset) * element_bytes_);
 }
 
@@ -189,7 +189,7 @@ StageSlot& HostCall::words(size_t lane) const {
 
 std::byte* HostCall::slot_of(size_t member, size_t lane) const {
   const size_t slot = (first_lane_ + lane) % kStageSlots;
-  return binding_->peers[member].segment->at(post(member).staging) +
+  return binding_->peers[member].segment->at(post_of(member).staging) +
          slot * schedule_->chunk_elements * element_bytes_;
 }
 
@@ -200,7 +200,8 @@ HostCall::Outcome HostCall::staged_reduce(size_t lane, uint8_t& stage, std::byte
   const uint64_t use = use_of(lane);
   StageSlot& slot = words(lane);
   if (stage == kFresh) {
-    if (slot.collected.load(std::memory_order_acquire) != use * others) return Outcome::kPending;
+    // More than that: this is a block that is moved, and somebody has taken it already.
+    if (slot.collected.load(std::memory_order_acquire) < use * others) return Outcome::kPending;
     bool mine = reducer_is_self(block);
     if (block.host.reducer == HostPart::kAnyone) {
       mine = slot.arrived.fetch_add(1, std::memory_order_acq_rel) == use * members() + others;

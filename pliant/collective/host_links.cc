@@ -52,8 +52,8 @@ HostLinks::HostLinks(const Group& group, const CostModel& model)
 }
 
 const LinkCost& HostLinks::between(int from, int to) const {
-  const auto at = model_.between.find(
-      {number_[static_cast<size_t>(from)], number_[static_cast<size_t>(to)]});
+  const auto at =
+      model_.between.find({number_[static_cast<size_t>(from)], number_[static_cast<size_t>(to)]});
   return at == model_.between.end() ? model_.default_between : at->second;
 }
 

@@ -27,10 +27,10 @@ class HostLinks {
 
  private:
   const CostModel& model_;
-  std::vector<uint32_t> number_;   // PeerId::host of each of the group's hosts
-  std::vector<double> port_out_;   // bytes/s
+  std::vector<uint32_t> number_;  // PeerId::host of each of the group's hosts
+  std::vector<double> port_out_;  // bytes/s
   std::vector<double> port_in_;
-  std::vector<double> slowness_;   // seconds a byte, summed over the links of a host
+  std::vector<double> slowness_;  // seconds a byte, summed over the links of a host
   double slowest_ = 0;
   double fastest_ = 0;
   std::pair<uint32_t, uint32_t> slowest_link_{};

@@ -1,5 +1,6 @@
 // Turns a strategy into the steps of one rank.
 #include <algorithm>
+#include <numeric>
 
 #include "pliant/base/check.h"
 #include "pliant/collective/strategy.h"
@@ -20,15 +21,15 @@ bool is_leaf(const Tree& tree, int node) { return children_of(tree, node).empty(
 
 Step send(Buffer from, Phase phase, std::vector<Rank> peers) {
   return {.kind = Kind::kSend, .phase = phase, .from = from, .into = Buffer::kPartial,
-          .peers = std::move(peers), .partial = {}};
+          .peers = std::move(peers), .ordered = false, .partial = {}};
 }
 Step receive(Rank peer) {
   return {.kind = Kind::kReceive, .phase = Phase::kDown, .from = Buffer::kInput,
-          .into = Buffer::kOutput, .peers = {peer}, .partial = {}};
+          .into = Buffer::kOutput, .peers = {peer}, .ordered = false, .partial = {}};
 }
 Step plain(Kind kind) {
   return {.kind = kind, .phase = Phase::kUp, .from = Buffer::kInput, .into = Buffer::kPartial,
-          .peers = {}, .partial = {}};
+          .peers = {}, .ordered = false, .partial = {}};
 }
 
 // Partial results flow to the root; `own` is what this node starts from.
@@ -59,6 +60,20 @@ void spread_down(std::vector<Step>& steps, const Tree& tree, int node, Buffer fr
   if (auto children = children_of(tree, node); !children.empty())
     steps.push_back(send(root ? from : Buffer::kOutput, Phase::kDown, std::move(children)));
   if (root && from == Buffer::kInput) steps.push_back(plain(Kind::kCopy));
+}
+
+// One hop: each of `ranks` sends what it has to the others, and all combine in the same order.
+void exchange(std::vector<Step>& steps, std::vector<Rank> ranks, Rank self, Buffer own) {
+  std::erase(ranks, self);
+  std::sort(ranks.begin(), ranks.end());
+  if (!ranks.empty()) steps.push_back(send(own, Phase::kUp, ranks));
+  Step step = plain(Kind::kReduce);
+  step.from = own;
+  step.into = Buffer::kOutput;
+  step.ordered = true;
+  step.partial.assign(ranks.size(), own == Buffer::kPartial);
+  step.peers = std::move(ranks);
+  steps.push_back(std::move(step));
 }
 
 // One message from `source` to `target`, or a local copy if they are the same.
@@ -155,6 +170,14 @@ std::vector<Block> flat_blocks(const Signature& signature, const Group& group,
   const Rank self = group.self;
   if (signature.collective == Collective::kAllReduce ||
       signature.collective == Collective::kBarrier) {
+    if (strategy.kind == Strategy::Kind::kExchange) {
+      Block block;
+      block.count = signature.count;
+      std::vector<Rank> everybody(static_cast<size_t>(group.size()));
+      std::iota(everybody.begin(), everybody.end(), 0);
+      exchange(block.steps, std::move(everybody), self, Buffer::kInput);
+      return {block};
+    }
     const auto pairs = tree_pairs(strategy, group.host_of);
     std::vector<Block> blocks(pairs.size());
     for (size_t i = 0; i < pairs.size(); ++i) {
@@ -213,9 +236,13 @@ std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& 
     block.steps.push_back(plain(Kind::kHostReduce));
     if (block.host.reducer == group.self) {
       std::vector<Step> between;
-      reduce_up(between, pair.up, my_host, Buffer::kPartial);
-      spread_down(between, pair.down, my_host, Buffer::kOutput);
-      name_peers(between, carrier_of_host);
+      if (strategy.kind == Strategy::Kind::kExchange) {
+        exchange(between, carrier_of_host, group.self, Buffer::kPartial);
+      } else {
+        reduce_up(between, pair.up, my_host, Buffer::kPartial);
+        spread_down(between, pair.down, my_host, Buffer::kOutput);
+        name_peers(between, carrier_of_host);
+      }
       for (Step& step : between) block.steps.push_back(std::move(step));
     }
     block.steps.push_back(plain(Kind::kHostDeliver));
@@ -231,12 +258,13 @@ Schedule make_schedule(const Signature& signature, const Group& group, const Str
   Schedule schedule;
   const bool reduces_everywhere = signature.collective == Collective::kAllReduce ||
                                   signature.collective == Collective::kBarrier;
-  const bool pair_of_ranks = signature.collective == Collective::kSend ||
-                             signature.collective == Collective::kReceive;
-  if (strategy.kind == Strategy::Kind::kDirect && !pair_of_ranks) {
+  const bool pair_of_ranks = is_pair(signature.collective);
+  const bool staged = strategy.hierarchical && reduces_everywhere;
+  // With a single host there is nothing to exchange between hosts.
+  if ((strategy.kind == Strategy::Kind::kDirect && !pair_of_ranks) || (staged && group.one_host())) {
     schedule.on_host = true;
     schedule.blocks = direct_blocks(signature, group);
-  } else if (strategy.hierarchical && reduces_everywhere) {
+  } else if (staged) {
     schedule.on_host = true;
     schedule.blocks = hierarchical_blocks(signature, group, strategy);
   } else {

@@ -1,5 +1,7 @@
 #include "pliant/collective/operation.h"
 
+#include <fmt/format.h>
+
 namespace pliant {
 
 const char* to_string(Collective collective) {
@@ -17,6 +19,13 @@ const char* to_string(Collective collective) {
     case Collective::kReceive: return "receive";
   }
   return "unknown";
+}
+
+std::string describe_call(uint8_t collective, uint64_t count, uint8_t dtype, uint8_t op,
+                          Rank root) {
+  return fmt::format("{} of {} x {} {} (root {})", to_string(static_cast<Collective>(collective)),
+                     count, dtype < kDTypes ? to_string(static_cast<DType>(dtype)) : "unknown",
+                     op < kOps ? to_string(static_cast<Op>(op)) : "unknown", root);
 }
 
 }  // namespace pliant

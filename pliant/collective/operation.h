@@ -29,6 +29,14 @@ enum class Collective : uint8_t {
 inline constexpr int kCollectives = 11;
 const char* to_string(Collective collective);
 
+// True if only two ranks take part, whatever the size of the group.
+inline bool is_pair(Collective collective) {
+  return collective == Collective::kSend || collective == Collective::kReceive;
+}
+
+// "all_reduce of 12 x f32 sum (root 0)": a call in a message to people. The numbers come from other
+// processes and may be anything.
+std::string describe_call(uint8_t collective, uint64_t count, uint8_t dtype, uint8_t op, Rank root);
 
 // The buffers stay the caller's until the operation has completed. Sizes are in elements.
 //
@@ -43,8 +51,10 @@ const char* to_string(Collective collective);
 //   all_to_all      size blocks    size blocks          of one block
 //   send, receive   count / -      - / count            of the message; root is the other side
 //
-// Input and output may be the same buffer where their sizes agree (in place); for all_gather and
-// gather the own block may already stand in its place of the output.
+// In place: input and output may be the same buffer where their sizes agree; for all_gather and
+// gather the input may be the own block's place in the output, for scatter and reduce_scatter the
+// output the own block's place in the input. Without an input (null), the data stands in that place.
+// Any other overlap is an error. An operation completes only after all members have made the call.
 struct Operation {
   Collective collective = Collective::kAllReduce;
   std::string_view name;
@@ -54,7 +64,7 @@ struct Operation {
   DType dtype = DType::kF32;
   Op op = Op::kSum;
   Rank root = 0;  // in the group
-  std::span<const size_t> counts;  // one a member; empty: all equal to `count`
+  std::span<const size_t> counts;  // one a member, `count` does not matter; empty: all equal to it
   bool shared_result = false;      // all_reduce: leave the result where the host's ranks share it
 };
 

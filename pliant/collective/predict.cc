@@ -7,6 +7,7 @@
 // longer; the latencies of that way come on top.
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <unordered_map>
 
 #include "pliant/base/check.h"
@@ -40,21 +41,37 @@ struct Resource {
   double time() const { return load == 0 ? 0 : head + load + tail; }
 };
 
-// A tree in the order of its levels, with the children of each node.
-struct Levels {
-  explicit Levels(const Tree& tree) : children(tree.parent.size()) {
-    for (int i = 0; i < static_cast<int>(tree.parent.size()); ++i)
-      if (i != tree.root)
-        children[static_cast<size_t>(tree.parent[static_cast<size_t>(i)])].push_back(i);
-    if (!tree.parent.empty()) order.push_back(tree.root);
-    for (size_t at = 0; at < order.size(); ++at)
-      for (const int child : children[static_cast<size_t>(order[at])]) order.push_back(child);
-  }
-  std::vector<std::vector<int>> children;
-  std::vector<int> order;  // parents first
-};
-
 size_t at(int index) { return static_cast<size_t>(index); }
+
+// A tree in the order of its levels, with the children of each node. Kept in two flat arrays: a
+// large group has thousands of trees.
+class Levels {
+ public:
+  explicit Levels(const Tree& tree) : first_(tree.parent.size() + 1, 0) {
+    const int nodes = static_cast<int>(tree.parent.size());
+    if (nodes == 0) return;
+    for (int i = 0; i < nodes; ++i)
+      if (i != tree.root) ++first_[at(tree.parent[at(i)]) + 1];
+    for (size_t i = 1; i < first_.size(); ++i) first_[i] += first_[i - 1];
+    children_.resize(first_.back());
+    std::vector<size_t> next(first_.begin(), first_.end() - 1);
+    for (int i = 0; i < nodes; ++i)
+      if (i != tree.root) children_[next[at(tree.parent[at(i)])]++] = i;
+    order_.reserve(at(nodes));
+    order_.push_back(tree.root);
+    for (size_t i = 0; i < order_.size(); ++i)
+      for (const int child : children(order_[i])) order_.push_back(child);
+  }
+  std::span<const int> children(int node) const {
+    return std::span(children_).subspan(first_[at(node)], first_[at(node) + 1] - first_[at(node)]);
+  }
+  const std::vector<int>& order() const { return order_; }  // parents first
+
+ private:
+  std::vector<size_t> first_;
+  std::vector<int> children_;
+  std::vector<int> order_;
+};
 
 class Prediction {
  public:
@@ -89,8 +106,8 @@ class Prediction {
     send_up(route, up, ready, rest_of_root);
     send_down(route, down, rest, turned);
     longest_way_ = std::max(longest_way_, turned + rest_of_root);
-    latency_ = std::max(latency_, latency_of(route, route.up, up) +
-                                      latency_of(route, route.down, down));
+    latency_ = std::max(latency_, latency_of(route, route.up, up, Phase::kUp) +
+                                      latency_of(route, route.down, down, Phase::kDown));
   }
 
   double seconds() const {
@@ -117,7 +134,7 @@ class Prediction {
   }
   // What a node sends up: its input if it is a leaf of a flat tree, a partial result otherwise.
   size_t up_bytes(const Levels& up, int node) const {
-    return staged_ || !up.children[at(node)].empty() ? partial_bytes_ : element_bytes_;
+    return staged_ || !up.children(node).empty() ? partial_bytes_ : element_bytes_;
   }
 
   // The time that the members of a node's host need to combine, or to take, one chunk.
@@ -140,15 +157,17 @@ class Prediction {
     return kMessageSeconds + bytes / link(route, from, to).bytes_per_s;
   }
   // One chunk between a node and all of its children: the slowest link, or all through one port.
-  double fan(const Route& route, int node, const std::vector<int>& children, double bytes) const {
+  double fan(const Route& route, int node, std::span<const int> children, Phase phase,
+             double bytes) const {
+    const int here = host(route, node);
+    const double port = phase == Phase::kUp ? links_.port_in(here) : links_.port_out(here);
     double slowest = 0;
     double together = 0;
     for (const int child : children) {
-      const bool same = host(route, node) == host(route, child);
-      const double port =
-          same ? model_.inside.bytes_per_s : links_.port_in(host(route, node));
-      slowest = std::max(slowest, hop(route, child, node, bytes));
-      together += kMessageSeconds + bytes / port;
+      const bool inside = here == host(route, child);
+      slowest = std::max(slowest, phase == Phase::kUp ? hop(route, child, node, bytes)
+                                                      : hop(route, node, child, bytes));
+      together += kMessageSeconds + bytes / (inside ? model_.inside.bytes_per_s : port);
     }
     return std::max(slowest, together);
   }
@@ -156,13 +175,17 @@ class Prediction {
   // When the first chunk of each node's partial result is ready.
   std::vector<double> ready_up(const Route& route, const Levels& up) const {
     std::vector<double> ready(route.ranks.size(), 0);
-    for (auto node = up.order.rbegin(); node != up.order.rend(); ++node) {
+    for (auto node = up.order().rbegin(); node != up.order().rend(); ++node) {
       double& own = ready[at(*node)];
       own = own_part(route, *node);
-      const auto& children = up.children[at(*node)];
+      const auto children = up.children(*node);
       if (children.empty()) continue;
-      for (const int child : children) own = std::max(own, ready[at(child)]);
-      own += fan(route, *node, children, first_chunk(route, up_bytes(up, children.front())));
+      size_t element_bytes = element_bytes_;
+      for (const int child : children) {
+        own = std::max(own, ready[at(child)]);
+        element_bytes = std::max(element_bytes, up_bytes(up, child));
+      }
+      own += fan(route, *node, children, Phase::kUp, first_chunk(route, element_bytes));
     }
     return ready;
   }
@@ -170,11 +193,11 @@ class Prediction {
   // How long a chunk that a node has just received keeps those below it busy.
   std::vector<double> rest_down(const Route& route, const Levels& down) const {
     std::vector<double> rest(route.ranks.size(), 0);
-    for (auto node = down.order.rbegin(); node != down.order.rend(); ++node) {
+    for (auto node = down.order().rbegin(); node != down.order().rend(); ++node) {
       double below = 0;
-      const auto& children = down.children[at(*node)];
+      const auto children = down.children(*node);
       for (const int child : children) below = std::max(below, rest[at(child)]);
-      below += fan(route, *node, children, first_chunk(route, element_bytes_));
+      below += fan(route, *node, children, Phase::kDown, first_chunk(route, element_bytes_));
       rest[at(*node)] = std::max(below, own_part(route, *node));
     }
     return rest;
@@ -183,23 +206,30 @@ class Prediction {
   void send_up(const Route& route, const Levels& up, const std::vector<double>& ready,
                double rest_of_root) {
     std::vector<double> rest(route.ranks.size(), rest_of_root);
-    for (const int node : up.order)
-      for (const int child : up.children[at(node)]) {
+    for (const int node : up.order())
+      for (const int child : up.children(node)) {
         const size_t element = up_bytes(up, child);
-        send(route, {.from = child, .to = node, .senders = up.children[at(node)].size(),
-                     .element_bytes = element, .start = ready[at(child)], .rest = rest[at(node)]});
-        rest[at(child)] =
-            rest[at(node)] + hop(route, child, node, first_chunk(route, element));
+        send(route, {.from = child,
+                     .to = node,
+                     .senders = up.children(node).size(),
+                     .element_bytes = element,
+                     .start = ready[at(child)],
+                     .rest = rest[at(node)]});
+        rest[at(child)] = rest[at(node)] + hop(route, child, node, first_chunk(route, element));
       }
   }
 
   void send_down(const Route& route, const Levels& down, const std::vector<double>& rest,
                  double turned) {
     std::vector<double> ready(route.ranks.size(), turned);
-    for (const int node : down.order)
-      for (const int child : down.children[at(node)]) {
-        send(route, {.from = node, .to = child, .senders = 1, .element_bytes = element_bytes_,
-                     .start = ready[at(node)], .rest = rest[at(child)]});
+    for (const int node : down.order())
+      for (const int child : down.children(node)) {
+        send(route, {.from = node,
+                     .to = child,
+                     .senders = 1,
+                     .element_bytes = element_bytes_,
+                     .start = ready[at(node)],
+                     .rest = rest[at(child)]});
         ready[at(child)] =
             ready[at(node)] + hop(route, node, child, first_chunk(route, element_bytes_));
       }
@@ -238,21 +268,22 @@ class Prediction {
     } else {
       port_out_[at(source)].use(bytes / links_.port_out(source), start, rest);
       port_in_[at(target)].use(crowded / links_.port_in(target), start, rest);
-      const uint64_t wire = uint64_t{static_cast<uint32_t>(source)} << 32 |
-                            static_cast<uint32_t>(target);
+      const uint64_t wire =
+          uint64_t{static_cast<uint32_t>(source)} << 32 | static_cast<uint32_t>(target);
       wires_[wire].use(bytes / links_.between(source, target).bytes_per_s, start, rest);
     }
   }
 
-  // Of the longest way between the root of a tree and a leaf. Links may differ by direction, by
-  // less than matters here.
-  double latency_of(const Route& route, const Tree& tree, const Levels& levels) const {
+  // Of the longest way between the root of a tree and a leaf.
+  double latency_of(const Route& route, const Tree& tree, const Levels& levels, Phase phase) const {
     std::vector<double> latency(route.ranks.size(), 0);
     double longest = 0;
-    for (const int node : levels.order) {
+    for (const int node : levels.order()) {
       if (node == tree.root) continue;
       const int above = tree.parent[at(node)];
-      latency[at(node)] = latency[at(above)] + link(route, node, above).latency_s;
+      const LinkCost edge =
+          phase == Phase::kUp ? link(route, node, above) : link(route, above, node);
+      latency[at(node)] = latency[at(above)] + edge.latency_s;
       longest = std::max(longest, latency[at(node)]);
     }
     return longest;
@@ -270,8 +301,8 @@ class Prediction {
   std::vector<Resource> in_;        // a process receives
   std::vector<Resource> port_out_;  // a host sends
   std::vector<Resource> port_in_;
-  std::vector<Resource> cores_;   // of a host, together
-  std::vector<Resource> memory_;  // of a host
+  std::vector<Resource> cores_;                   // of a host, together
+  std::vector<Resource> memory_;                  // of a host
   std::unordered_map<uint64_t, Resource> wires_;  // between two hosts, one way
   double longest_way_ = 0;
   double latency_ = 0;
@@ -297,8 +328,8 @@ double predict(const Signature& signature, const Group& group, const Strategy& s
                size_t chunk_bytes, const CostModel& model) {
   PLIANT_CHECK(strategy.kind != Strategy::Kind::kAuto, "auto is what predictions are made for");
   if (group.size() == 1) return 0;
-  const bool pair_of_ranks = signature.collective == Collective::kSend ||
-                             signature.collective == Collective::kReceive;
+  const bool pair_of_ranks =
+      signature.collective == Collective::kSend || signature.collective == Collective::kReceive;
   if (strategy.kind == Strategy::Kind::kDirect && !pair_of_ranks)
     return predict_direct(signature, group, model);
   Prediction prediction(signature, group, strategy, chunk_bytes, model);

@@ -18,6 +18,15 @@ Route one_message(size_t count, Rank source, Rank target) {
   return {.count = count, .up = {}, .down = {0, {0, 0}}, .ranks = {source, target}};
 }
 
+// Everybody spreads its own to all others.
+void add_exchange(std::vector<Route>& routes, size_t count, const std::vector<Rank>& ranks) {
+  for (int root = 0; root < static_cast<int>(ranks.size()); ++root)
+    routes.push_back({.count = count,
+                      .up = {},
+                      .down = {root, std::vector<int>(ranks.size(), root)},
+                      .ranks = ranks});
+}
+
 // The blocks of an all-reduce go round over the members of each host.
 std::vector<Route> staged_routes(const Signature& signature, const Group& group,
                                  const Strategy& strategy) {
@@ -26,6 +35,15 @@ std::vector<Route> staged_routes(const Signature& signature, const Group& group,
   for (const auto& host : members) carriers = std::max(carriers, host.size());
   std::vector<int> hosts(members.size());
   std::iota(hosts.begin(), hosts.end(), 0);
+  if (strategy.kind == Strategy::Kind::kExchange) {
+    std::vector<Route> routes;
+    for (size_t carrier = 0; carrier < carriers; ++carrier) {
+      std::vector<Rank> ranks;
+      for (const auto& host : members) ranks.push_back(host[carrier % host.size()]);
+      add_exchange(routes, split(signature.count, carriers, carrier).count, ranks);
+    }
+    return routes;
+  }
   const auto pairs = tree_pairs(strategy, hosts);
   std::vector<Route> routes(pairs.size() * carriers);
   for (size_t i = 0; i < routes.size(); ++i) {
@@ -42,8 +60,12 @@ std::vector<Route> staged_routes(const Signature& signature, const Group& group,
 
 std::vector<Route> all_reduce_routes(const Signature& signature, const Group& group,
                                      const Strategy& strategy) {
-  const auto pairs = tree_pairs(strategy, group.host_of);
   std::vector<Route> routes;
+  if (strategy.kind == Strategy::Kind::kExchange) {
+    add_exchange(routes, signature.count, all_ranks(group));
+    return routes;
+  }
+  const auto pairs = tree_pairs(strategy, group.host_of);
   for (size_t i = 0; i < pairs.size(); ++i)
     routes.push_back({.count = split(signature.count, pairs.size(), i).count,
                       .up = pairs[i].up,

@@ -27,7 +27,8 @@ enum class Buffer : uint8_t {
 
 struct Step {
   enum class Kind : uint8_t {
-    kReduce,       // receive from `peers` (kUp); into = own (`from`) op those, in order
+    kReduce,       // receive from `peers` (kUp); into = own (`from`) op those, in order; `ordered`:
+                   // the own one stands among them by rank
     kReceive,      // receive from peers[0] (kDown) into the output
     kSend,         // send `from` to each of `peers`
     kCopy,         // output = input, both this rank's
@@ -39,6 +40,7 @@ struct Step {
   Buffer from = Buffer::kInput;
   Buffer into = Buffer::kPartial;  // kOutput: finished (mean divided, rounded)
   std::vector<Rank> peers;
+  bool ordered = false;
   // kReduce: the peers whose message is a partial result rather than their plain input.
   std::vector<bool> partial;
 };

@@ -1,7 +1,7 @@
 // Strategies: over which trees a collective runs. Pure; any thread.
 //
-// A strategy is written as text: star, star@R (root R), multi_star, clique, ring, tree,
-// binary_tree, binary_tree_star, multi_binary_tree_star, tree:P0,P1,... (any explicit tree: each
+// A strategy is written as text: star, star@R (root R), multi_star, clique, exchange (one hop: all
+// send their input to all; for all-reduces of little data), ring, tree, binary_tree, binary_tree_star, multi_binary_tree_star, tree:P0,P1,... (any explicit tree: each
 // rank's parent; the root is its own), direct (shared memory; one host), hierarchical:S (shared
 // memory inside each host, strategy S between hosts), and auto. docs/STRATEGIES.md draws them.
 #pragma once
@@ -23,6 +23,7 @@ struct Strategy {
     kStar,
     kMultiStar,
     kClique,
+    kExchange,
     kRing,
     kTree,
     kBinaryTree,

@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "pliant/transport/socket.h"
 
@@ -71,8 +73,9 @@ Program find_program(const std::string& name, const std::string& directory,
   }
   if (seen) return cannot_run(126, fmt::format("'{}' is not executable", name));
   const bool here = access(in_directory(name, directory).c_str(), F_OK) == 0;
-  return cannot_run(127, here ? fmt::format("'{0}' is not in PATH; for the one here write ./{0}", name)
-                              : fmt::format("'{}' is not in PATH", name));
+  return cannot_run(127,
+                    here ? fmt::format("'{0}' is not in PATH; for the one here write ./{0}", name)
+                         : fmt::format("'{}' is not in PATH", name));
 }
 
 std::map<std::string, std::string> worker_environment(const AgentSpec& spec,
@@ -99,11 +102,8 @@ Agent::Agent(Surroundings surroundings, AgentSpec spec,
     : surroundings_(surroundings), spec_(std::move(spec)), on_exit_(std::move(on_exit)) {}
 
 AgentReady Agent::prepare() {
-  AgentReady ready{.host = spec_.host,
-                   .address = spec_.address,
-                   .free_port = 0,
-                   .exit_code = 0,
-                   .problem = ""};
+  AgentReady ready{
+      .host = spec_.host, .address = spec_.address, .free_port = 0, .exit_code = 0, .problem = ""};
   const auto fail = [&](int exit_code, const std::string& why) {
     ready.exit_code = exit_code;
     ready.problem = fmt::format("host {}: {}", spec_.host_name, why);
@@ -121,8 +121,8 @@ AgentReady Agent::prepare() {
   program_ = program.path;
   if (!spec_.output.log_directory.empty()) {
     std::error_code problem;
-    std::filesystem::create_directories(
-        in_directory(spec_.output.log_directory, spec_.directory), problem);
+    std::filesystem::create_directories(in_directory(spec_.output.log_directory, spec_.directory),
+                                        problem);
     if (problem)
       return fail(1, fmt::format("the log directory '{}' cannot be made: {}",
                                  spec_.output.log_directory, problem.message()));
@@ -159,8 +159,8 @@ void Agent::start_worker(const StartWorkers& start, uint16_t slot) {
     options.error = &surroundings_.error;
   }
   if (!spec_.output.log_directory.empty())
-    options.log_file = in_directory(
-        fmt::format("{}/rank-{}.log", spec_.output.log_directory, rank), spec_.directory);
+    options.log_file = in_directory(fmt::format("{}/rank-{}.log", spec_.output.log_directory, rank),
+                                    spec_.directory);
 
   const PeerId peer = {.host = spec_.host, .slot = slot, .incarnation = 1};
   auto child = Child::start(surroundings_.loop, options, [this, peer](const ChildEnd& end) {

@@ -19,8 +19,8 @@
 
 namespace pliant {
 
-// Finds a program as a shell would. `exit_code` and `problem` say why it cannot be run: 127 if there
-// is none, 126 if it is not executable.
+// Finds a program as a shell would. `exit_code` and `problem` say why it cannot be run: 127 if
+// there is none, 126 if it is not executable.
 struct Program {
   std::string path;
   int exit_code = 0;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "pliant/runtime/process_group.h"
 
@@ -67,8 +68,8 @@ Result<std::unique_ptr<Child>> Child::start(Loop& loop, const ChildOptions& opti
   std::unique_ptr<Child> child(new Child(loop));
   child->on_end_ = std::move(on_end);
   if (!options.log_file.empty()) {
-    child->log_ = Fd(::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-                            0644));
+    child->log_ =
+        Fd(::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!child->log_.valid()) return system_error("cannot write " + options.log_file);
   }
   PLIANT_TRY(child->spawn(options));
@@ -99,8 +100,8 @@ Status Child::spawn(const ChildOptions& options) {
   posix_spawnattr_setsigmask(&spawn.attributes, &none);
   posix_spawnattr_setsigdefault(&spawn.attributes, &defaults);
   posix_spawnattr_setpgroup(&spawn.attributes, options.group);
-  posix_spawnattr_setflags(&spawn.attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                  POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setflags(&spawn.attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   const int problem =
       posix_spawn(&pid_, options.program.c_str(), &spawn.actions, &spawn.attributes,
                   pointers(options.arguments).data(), pointers(options.environment).data());
@@ -148,8 +149,8 @@ Status Child::write_input(Bytes bytes) const {
     written = write(input_.get(), bytes.data(), bytes.size());
   } while (written < 0 && errno == EINTR);
   if (written == std::ssize(bytes) || (written < 0 && errno == EPIPE)) return {};
-  return invalid(fmt::format("{} are too much for the standard input of a child",
-                             human_bytes(bytes.size())));
+  return invalid(
+      fmt::format("{} are too much for the standard input of a child", human_bytes(bytes.size())));
 }
 
 void Child::watch(Stream& stream) {

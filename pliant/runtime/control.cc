@@ -14,26 +14,47 @@ constexpr size_t kLengthBytes = sizeof(uint32_t);
 
 // The fields of each message, in their order on the wire: one list serves both directions. `each`
 // is a PutFields or a TakeFields.
-template <typename Each> void fields(Each& each, Greeting& m) { each(m.version, m.token); }
-template <typename Each> void fields(Each& each, Join& m) {
+template <typename Each>
+void fields(Each& each, Greeting& m) {
+  each(m.version, m.token);
+}
+template <typename Each>
+void fields(Each& each, Join& m) {
   each(m.member.id, m.member.pid, m.member.host, m.member.address, m.member.port,
        m.member.local_name);
 }
-template <typename Each> void fields(Each&, Leave&) {}
-template <typename Each> void fields(Each& each, ViewDecided& m) { each(m.view); }
-template <typename Each> void fields(Each& each, Refused& m) { each(m.code, m.reason); }
-template <typename Each> void fields(Each& each, PeerLost& m) { each(m.peer, m.reason); }
-template <typename Each> void fields(Each& each, AgentReady& m) {
+template <typename Each>
+void fields(Each&, Leave&) {}
+template <typename Each>
+void fields(Each& each, ViewDecided& m) {
+  each(m.view);
+}
+template <typename Each>
+void fields(Each& each, Refused& m) {
+  each(m.code, m.reason);
+}
+template <typename Each>
+void fields(Each& each, PeerLost& m) {
+  each(m.peer, m.reason);
+}
+template <typename Each>
+void fields(Each& each, AgentReady& m) {
   each(m.host, m.address, m.free_port, m.exit_code, m.problem);
 }
-template <typename Each> void fields(Each& each, StartWorkers& m) {
+template <typename Each>
+void fields(Each& each, StartWorkers& m) {
   each(m.master_address, m.master_port);
 }
-template <typename Each> void fields(Each& each, SignalWorkers& m) { each(m.signal); }
-template <typename Each> void fields(Each& each, WorkerExited& m) {
+template <typename Each>
+void fields(Each& each, SignalWorkers& m) {
+  each(m.signal);
+}
+template <typename Each>
+void fields(Each& each, WorkerExited& m) {
   each(m.peer, m.pid, m.exit_code, m.signal, m.problem);
 }
-template <typename Each> void fields(Each& each, AgentSpec& m) {
+template <typename Each>
+void fields(Each& each, AgentSpec& m) {
   each(m.coordinator, m.token, m.host_name, m.address, m.host, m.group_rank, m.first_rank,
        m.worker_count, m.world_size, m.command, m.directory, m.environment, m.output.prefix,
        m.output.quiet, m.output.log_directory);
@@ -42,12 +63,14 @@ template <typename Each> void fields(Each& each, AgentSpec& m) {
 class PutFields {
  public:
   template <typename... T>
-  void operator()(const T&... values) { (put(values), ...); }
+  void operator()(const T&... values) {
+    (put(values), ...);
+  }
   Writer& writer() { return writer_; }
 
  private:
   template <typename T>
-    requires std::is_integral_v<T>
+  requires std::is_integral_v<T>
   void put(const T& value) { writer_.put(value); }
   void put(const bool& value) { writer_.put(static_cast<uint8_t>(value ? 1 : 0)); }
   void put(const Code& code) { writer_.put(static_cast<uint8_t>(code)); }
@@ -74,12 +97,14 @@ class TakeFields {
  public:
   explicit TakeFields(Bytes body) : reader_(body) {}
   template <typename... T>
-  void operator()(T&... values) { (take(values), ...); }
+  void operator()(T&... values) {
+    (take(values), ...);
+  }
   bool finished() const { return right_ && reader_.finished(); }
 
  private:
   template <typename T>
-    requires std::is_integral_v<T>
+  requires std::is_integral_v<T>
   void take(T& value) { value = reader_.take<T>(); }
   void take(bool& value) {
     const auto byte = reader_.take<uint8_t>();

@@ -1,8 +1,7 @@
 // The messages between workers, agents and the coordinator, as values and as bytes.
 //
 // On the wire a message is its length (32 bit, little-endian) and its body: a type byte and the
-// fields. Decoding checks every size before it allocates; docs/PROTOCOL.md lists who says what when.
-// Pure; any thread.
+// fields. Decoding checks every size before it allocates. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -69,10 +68,10 @@ struct PeerLost {
 // Agent to coordinator, after Greeting: host `host` can start its workers, or cannot and why.
 struct AgentReady {
   uint32_t host = 0;
-  std::string address;    // where the workers of this host listen
+  std::string address;     // where the workers of this host listen
   uint16_t free_port = 0;  // on this host, for torch's rendezvous
-  int32_t exit_code = 0;  // 126 or 127 with `problem`
-  std::string problem;    // empty: all is well
+  int32_t exit_code = 0;   // 126 or 127 with `problem`
+  std::string problem;     // empty: all is well
   bool operator==(const AgentReady&) const = default;
 };
 

@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <mutex>
-
-#include "pliant/base/log.h"
+#include <utility>
 
 namespace pliant {
 namespace {
 
 constexpr Duration kRetryAfterMax = std::chrono::milliseconds(500);
 // The coordinator has the same deadline and knows who is missing: its answer is worth a moment.
-constexpr Duration kAnswerWait = std::chrono::seconds(2);
+constexpr Duration kAnswerWaitMax = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -22,14 +21,14 @@ Result<std::unique_ptr<ControlLink>> ControlLink::join(Loop& loop, const Session
   if (!address) return address.error();
   const std::lock_guard guard(loop);
   std::unique_ptr<ControlLink> link(new ControlLink(loop, *address, options.token, self));
-  const Instant deadline = now() + options.join_timeout + kAnswerWait;
+  const Instant deadline =
+      now() + options.join_timeout + std::min<Duration>(options.join_timeout, kAnswerWaitMax);
   link->dial();
   while (link->state_ == State::kJoining && link->refused_.ok()) {
     const Duration left = deadline - now();
     if (left <= Duration(0)) {
-      const std::string why = link->unreachable_.ok()
-                                  ? "it does not answer"
-                                  : link->unreachable_.error().message;
+      const std::string why =
+          link->unreachable_.ok() ? "it does not answer" : link->unreachable_.error().message;
       return Error{Code::kTimeout,
                    fmt::format("could not join the job at {} within {}: {}", options.coordinator,
                                human_duration(options.join_timeout), why),
@@ -80,8 +79,7 @@ void ControlLink::on_message(const Message& message) {
     if (!watching_) {
       untold_.push_back(*lost);
     } else {
-      callbacks_.on_lost(lost->peer,
-                         {Code::kPeerLost, lost->reason, lost->peer, view_.epoch});
+      callbacks_.on_lost(lost->peer, {Code::kPeerLost, lost->reason, lost->peer, view_.epoch});
     }
   }
 }
@@ -93,7 +91,6 @@ void ControlLink::on_closed(const Error& error) {
     retry_after_ = std::min(2 * retry_after_, kRetryAfterMax);
     return;
   }
-  log(LogLevel::kInfo, "the coordinator is gone, the job goes on: " + error.message);
   gone_ = error;
   if (watching_) callbacks_.on_coordinator_gone(error);
 }

@@ -29,8 +29,8 @@ class ControlLink final {
     std::function<void(const Error&)> on_coordinator_gone;
   };
 
-  // Connects to options.coordinator (again and again until it answers), presents `self` (whose id is
-  // options.self) and returns when all members are there, or after options.join_timeout with an
+  // Connects to options.coordinator (again and again until it answers), presents `self` (whose id
+  // is options.self) and returns when all members are there, or after options.join_timeout with an
   // error that names the missing. Called without the loop held and before any other thread turns
   // it: it turns the loop itself, so a transport that listens on it is served meanwhile.
   static Result<std::unique_ptr<ControlLink>> join(Loop& loop, const SessionOptions& options,

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "pliant/base/log.h"
 
@@ -23,9 +24,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::open(Loop& loop, CoordinatorOp
   if (!listener) return listener.error();
   const auto address = local_address(*listener);
   if (!address) return address.error();
-  return std::unique_ptr<Coordinator>(new Coordinator(loop, std::move(options),
-                                                      std::move(callbacks), std::move(*listener),
-                                                      to_string(*address)));
+  return std::unique_ptr<Coordinator>(new Coordinator(
+      loop, std::move(options), std::move(callbacks), std::move(*listener), to_string(*address)));
 }
 
 Coordinator::Coordinator(Loop& loop, CoordinatorOptions options, Callbacks callbacks, Fd listener,
@@ -103,11 +103,8 @@ void Coordinator::on_message(Id id, const Message& message) {
   Connection& connection = connections_.at(id);
   using Role = Connection::Role;
   switch (connection.role) {
-    case Role::kStranger:
-      greet(id, message);
-      return;
-    case Role::kRefused:
-      return;
+    case Role::kStranger: greet(id, message); return;
+    case Role::kRefused: return;
     case Role::kGreeted:
       if (const auto* join = std::get_if<Join>(&message)) {
         admit_worker(id, *join);
@@ -166,7 +163,8 @@ void Coordinator::admit_worker(Id id, const Join& join) {
   if (Connection* const earlier = connection_of(peer)) earlier->socket->read_now();
   if (connection_of(peer) != nullptr) {
     refuse(id, {Code::kInvalid, fmt::format("peer {} has joined already; only one process can be "
-                                            "this worker", to_string(peer))});
+                                            "this worker",
+                                            to_string(peer))});
     return;
   }
   Connection& connection = connections_.at(id);

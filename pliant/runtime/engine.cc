@@ -44,7 +44,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const SessionOptions& options, Plan
 }
 
 Status Engine::join() {
-  auto segment = Segment::create(options_.heap_bytes_max);
+  auto segment = Segment::create(options_.heap_bytes_max, options_.self.slot);
   if (!segment) return segment.error();
   segment_ = std::move(*segment);
   Member self{.id = options_.self, .pid = getpid(), .host = options_.host,

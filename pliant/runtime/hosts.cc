@@ -113,7 +113,8 @@ Result<Host> parse_line(std::string_view line) {
 
 Status add_host(std::vector<Host>& hosts, std::set<std::string>& names, Host host) {
   if (!names.insert(host.name).second)
-    return invalid(fmt::format("host '{}' is named twice; give it all its slots at once", host.name));
+    return invalid(
+        fmt::format("host '{}' is named twice; give it all its slots at once", host.name));
   if (hosts.size() == kHostsMax) return invalid(fmt::format("more than {} hosts", kHostsMax));
   hosts.push_back(std::move(host));
   return {};
@@ -155,9 +156,9 @@ Result<std::vector<WorkerPlace>> place_workers(const std::vector<Host>& hosts, i
   int64_t slots = 0;
   for (const Host& host : hosts) slots += host.slots;
   if (count > slots) {
-    return invalid(fmt::format("{} workers do not fit into {} slot{} on {} host{}; add hosts or slots",
-                               count, slots, slots == 1 ? "" : "s", hosts.size(),
-                               hosts.size() == 1 ? "" : "s"));
+    return invalid(
+        fmt::format("{} workers do not fit into {} slot{} on {} host{}; add hosts or slots", count,
+                    slots, slots == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s"));
   }
   std::vector<WorkerPlace> places;
   for (size_t number = 0; number < hosts.size(); ++number) {

@@ -24,10 +24,9 @@ TEST(Hosts, AllFormsAreRead) {
 }
 
 TEST(Hosts, WrongOnesAreNamed) {
-  for (const char* text :
-       {"", ",", "a,", "a:", "a:0", "a:-1", "a:x", "a:65536", "a:2@", "a:2@host", "a:2@10.0.0.1@x",
-        "a:2@[fd00::1]x", "[a]:2", "[fd00::1", "fd00::1:2", "-oProxyCommand=x:2", "a b:2", "a;b:1",
-        "a:1,a:2"}) {
+  for (const char* text : {"", ",", "a,", "a:", "a:0", "a:-1", "a:x", "a:65536", "a:2@", "a:2@host",
+                           "a:2@10.0.0.1@x", "a:2@[fd00::1]x", "[a]:2", "[fd00::1", "fd00::1:2",
+                           "-oProxyCommand=x:2", "a b:2", "a;b:1", "a:1,a:2"}) {
     const auto hosts = parse_hosts(text);
     ASSERT_FALSE(hosts.ok()) << text;
     EXPECT_EQ(hosts.code(), Code::kInvalid);
@@ -37,8 +36,9 @@ TEST(Hosts, WrongOnesAreNamed) {
 }
 
 TEST(Hosts, FileHasCommentsAndLineNumbers) {
-  EXPECT_EQ(good(parse_hostfile("# cluster\n\na slots=4 address=10.0.0.1\n b:2@10.0.0.2 # two\r\nc")),
-            (std::vector<Host>{{"a", 4, "10.0.0.1"}, {"b", 2, "10.0.0.2"}, {"c", 1, ""}}));
+  EXPECT_EQ(
+      good(parse_hostfile("# cluster\n\na slots=4 address=10.0.0.1\n b:2@10.0.0.2 # two\r\nc")),
+      (std::vector<Host>{{"a", 4, "10.0.0.1"}, {"b", 2, "10.0.0.2"}, {"c", 1, ""}}));
   EXPECT_EQ(parse_hostfile("a\nb slots=many\n").error().message.substr(0, 7), "line 2:");
   EXPECT_EQ(parse_hostfile("a\n\na:2\n").error().message.substr(0, 7), "line 3:");
   EXPECT_FALSE(parse_hostfile("a weight=2").ok());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 namespace pliant {
 namespace {
@@ -94,15 +95,16 @@ void Job::on(const JobEvent::Joined& event, Instant now) {
   Worker* const worker = find(member.id);
   if (worker == nullptr) {
     actions_.push_back(JobAction::Refuse{
-        member.id, {Code::kInvalid, fmt::format("peer {} is not part of this job",
-                                                to_string(member.id))}});
+        member.id,
+        {Code::kInvalid, fmt::format("peer {} is not part of this job", to_string(member.id))}});
     return;
   }
   if (worker->reason_due) declare_lost(*worker, "closed its connection to the coordinator");
   if (worker->waiting || worker->standing == Worker::Standing::kMember) {
     actions_.push_back(JobAction::Refuse{
-        member.id, {Code::kInvalid, describe(*worker) + " is a member already; a process joins "
-                                                        "once, and so does a worker's child"}});
+        member.id,
+        {Code::kInvalid, describe(*worker) + " is a member already; a process joins "
+                                             "once, and so does a worker's child"}});
     return;
   }
   if (!join_due_) join_due_ = now + options_.join_timeout;
@@ -181,14 +183,13 @@ void Job::on(const JobEvent::Tick&, Instant now) {
 
 void Job::end_worker(Worker& worker, WorkerExited end, Instant now) {
   // Who ends by our own signal did not fail.
-  worker.ended_by_us = (ending_ == Ending::kTerminated || ending_ == Ending::kKilled) &&
-                       (end.signal == SIGTERM || end.signal == SIGKILL ||
-                        end.exit_code == 128 + SIGTERM);
+  worker.ended_by_us =
+      (ending_ == Ending::kTerminated || ending_ == Ending::kKilled) &&
+      (end.signal == SIGTERM || end.signal == SIGKILL || end.exit_code == 128 + SIGTERM);
   if (end.pid != 0) worker.pid = end.pid;
   worker.waiting.reset();
   worker.end = std::move(end);
-  if (worker.standing == Worker::Standing::kMember)
-    declare_lost(worker, describe_end(*worker.end));
+  if (worker.standing == Worker::Standing::kMember) declare_lost(worker, describe_end(*worker.end));
   if (worker.end->exit_code != 0) {
     add_evidence(worker.place.id);
     if (ending_ == Ending::kNot) {
@@ -260,8 +261,7 @@ void Job::escalate(Instant now) {
       ending_ = Ending::kKilled;
       actions_.push_back(SignalWorkers{SIGKILL});
       return;
-    case Ending::kKilled:
-      break;
+    case Ending::kKilled: break;
   }
   // Not even SIGKILL ends them, or their agent is silent: the job does not wait for that.
   for (Worker& worker : workers_) {
@@ -303,18 +303,18 @@ JobAction::Finish Job::verdict() const {
     }
     if (cause == nullptr && suspicions_.contains(peer)) cause = worker;
   }
-  const bool failed = std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-    return worker.end->exit_code != 0;
-  });
+  const bool failed = std::any_of(workers_.begin(), workers_.end(),
+                                  [](const Worker& worker) { return worker.end->exit_code != 0; });
   if (!failed) return {};
-  // Without one to blame all ended by our signals, and only the user's make us send them unprovoked.
+  // Without one to blame all ended by our signals, and only the user's make us send them
+  // unprovoked.
   if (user_signal_ != 0 && (blamed == nullptr || blamed->end->exit_code == 128 + user_signal_))
     return {128 + user_signal_, "interrupted by " + name_signal(user_signal_) + "; the job ends"};
   if (blamed == nullptr) blamed = find(evidence_.front());
   std::string message = describe(*blamed) + " " + describe_end(*blamed->end);
   if (cause != nullptr && cause != blamed)
-    message += fmt::format(" after {} was lost: {}", describe(*cause),
-                           suspicions_.at(cause->place.id));
+    message +=
+        fmt::format(" after {} was lost: {}", describe(*cause), suspicions_.at(cause->place.id));
   return {blamed->end->exit_code, message + "; the job ends"};
 }
 
@@ -345,9 +345,8 @@ std::string Job::missing() const {
 }
 
 size_t Job::waiting_count() const {
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
-    return w.waiting.has_value();
-  }));
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
+                                           [](const Worker& w) { return w.waiting.has_value(); }));
 }
 
 }  // namespace pliant

@@ -1,9 +1,9 @@
 // The coordinator's decisions about one job: when its hosts start, who is in the view, who is lost,
-// when the rest is told to end, and with which exit code. Pure: an event and the time go in, actions
-// come out; coordinator.h carries them out.
+// when the rest is told to end, and with which exit code. Pure: an event and the time go in,
+// actions come out; coordinator.h carries them out.
 //
-// A worker need not join at all (`pliant run -- echo hi` is a job); one that does may leave and join
-// again, with all the others, and gets a view of the next epoch. Any thread, one at a time.
+// A worker need not join at all (`pliant run -- echo hi` is a job); one that does may leave and
+// join again, with all the others, and gets a view of the next epoch. Any thread, one at a time.
 #pragma once
 
 #include <map>
@@ -24,7 +24,8 @@ struct JobOptions {
   Duration start_timeout = std::chrono::seconds(60);  // until every host's agent is ready
   Duration join_timeout = std::chrono::seconds(60);   // from the first member to the last
   Duration grace = std::chrono::seconds(5);  // from the first failure to SIGTERM for the others
-  Duration kill_after = std::chrono::seconds(2);  // from SIGTERM to SIGKILL, and from that to the end
+  Duration kill_after =
+      std::chrono::seconds(2);  // from SIGTERM to SIGKILL, and from that to the end
   // A killed worker's connection closes before its agent can tell why; the reason is worth this.
   Duration reason_wait = std::chrono::milliseconds(100);
 };
@@ -91,8 +92,8 @@ class Job final {
     int32_t pid = 0;
     // Membership in the newest view. A lost worker stays lost until it joins anew.
     enum class Standing { kOutside, kMember, kLost } standing = Standing::kOutside;
-    std::optional<Member> waiting;         // joined, but the view is not complete yet
-    std::optional<Instant> reason_due;     // disconnected without Left: lost at this time
+    std::optional<Member> waiting;      // joined, but the view is not complete yet
+    std::optional<Instant> reason_due;  // disconnected without Left: lost at this time
     std::optional<WorkerExited> end;
     bool ended_by_us = false;
   };

@@ -12,9 +12,16 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "pliant/base/log.h"
 #include "pliant/runtime/agent.h"
@@ -100,10 +107,7 @@ Result<std::string> address_towards(const Host& host) {
 class Launch final {
  public:
   Launch(const LaunchOptions& options, Loop& loop)
-      : options_(options),
-        loop_(loop),
-        out_(loop, STDOUT_FILENO),
-        error_(loop, STDERR_FILENO) {}
+      : options_(options), loop_(loop), out_(loop, STDOUT_FILENO), error_(loop, STDERR_FILENO) {}
 
   Status plan();
   Result<LaunchResult> run();
@@ -177,20 +181,20 @@ Status Launch::open_coordinator() {
   options.job.join_timeout = options_.session.join_timeout;
   options.job.grace = options_.grace;
   options.workers = places_;
-  auto coordinator = Coordinator::open(
-      loop_, std::move(options),
-      {.on_start =
-           [this](const StartWorkers& start) {
-             for (auto& [host, agent] : agents_) agent->start(start);
-           },
-       .on_signal =
-           [this](int signal) {
-             if (workers_) workers_->signal(signal);
-           },
-       .on_finish =
-           [this](const JobAction::Finish& finish) {
-             result_ = LaunchResult{finish.exit_code, finish.message};
-           }});
+  auto coordinator =
+      Coordinator::open(loop_, std::move(options),
+                        {.on_start =
+                             [this](const StartWorkers& start) {
+                               for (auto& [host, agent] : agents_) agent->start(start);
+                             },
+                         .on_signal =
+                             [this](int signal) {
+                               if (workers_) workers_->signal(signal);
+                             },
+                         .on_finish =
+                             [this](const JobAction::Finish& finish) {
+                               result_ = LaunchResult{finish.exit_code, finish.message};
+                             }});
   if (!coordinator) return coordinator.error();
   coordinator_ = std::move(*coordinator);
   return {};
@@ -229,9 +233,9 @@ Status Launch::start_local(uint32_t host) {
     workers_ = std::move(*group);
   }
   auto& agent = agents_[host];
-  agent = std::make_unique<Agent>(Agent::Surroundings{loop_, *workers_, out_, error_},
-                                  spec_for(host),
-                                  [this](const WorkerExited& end) { coordinator_->tell(end); });
+  agent =
+      std::make_unique<Agent>(Agent::Surroundings{loop_, *workers_, out_, error_}, spec_for(host),
+                              [this](const WorkerExited& end) { coordinator_->tell(end); });
   coordinator_->tell(agent->prepare());
   return {};
 }
@@ -261,13 +265,12 @@ Status Launch::start_remote(uint32_t host) {
   child.wants_input = true;
   child.out = &out_;
   child.error = &error_;
-  const std::string what =
-      fmt::format("host {}: '{}'", hosts_[host].name, fmt::join(*words, " "));
+  const std::string what = fmt::format("host {}: '{}'", hosts_[host].name, fmt::join(*words, " "));
   auto started = Child::start(loop_, child, [this, host, what](const ChildEnd& end) {
     remotes_.erase(host);
     if (coordinator_ && !result_)
-      coordinator_->tell(JobEvent::AgentGone{
-          host, fmt::format("{} ended with code {}", what, end.exit_code)});
+      coordinator_->tell(
+          JobEvent::AgentGone{host, fmt::format("{} ended with code {}", what, end.exit_code)});
   });
   if (!started) return started.error();
   PLIANT_TRY((*started)->write_input(encode_message(spec_for(host))));

@@ -16,11 +16,11 @@
 namespace pliant {
 
 struct LaunchOptions {
-  int count = 0;                     // workers; 0: as many as there are slots
-  std::vector<Host> hosts;           // empty: this machine, with room for all
-  std::vector<std::string> command;  // program and arguments
+  int count = 0;                                   // workers; 0: as many as there are slots
+  std::vector<Host> hosts;                         // empty: this machine, with room for all
+  std::vector<std::string> command;                // program and arguments
   std::map<std::string, std::string> environment;  // for the workers, beside our own
-  SessionOptions session;            // what the workers' sessions are to use
+  SessionOptions session;                          // what the workers' sessions are to use
   OutputOptions output;
   std::string address;  // on which the coordinator listens; empty: loopback, or towards the hosts
   // The command that runs another one on a host; {host} stands for its name.

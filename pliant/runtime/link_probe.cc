@@ -9,7 +9,8 @@ namespace {
 
 // The small probes find the latency; the large ones outlast what a rate limiter lets through in a
 // burst, and are repeated so that one hiccup does not count.
-constexpr std::array<size_t, 5> kProbeBytes = {64, 64, 64 << 10, 512 << 10, 512 << 10};
+constexpr std::array<size_t, 8> kProbeBytes = {64,        64,        64,       64 << 10,
+                                               512 << 10, 512 << 10, 1 << 20, 1 << 20};
 
 // Sends `bytes` to the peer and awaits its answer, or the other way round.
 Status exchange(Session& session, Rank peer, Collective first, std::vector<std::byte>& buffer,

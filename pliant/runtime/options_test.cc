@@ -42,10 +42,10 @@ TEST(Options, DefaultsAreKept) {
 
 TEST(Options, ErrorNamesTheVariable) {
   const std::pair<const char*, const char*> wrong[] = {
-      {"PLIANT_PEER", "1.2"},          {"PLIANT_PEER", "1.2#0"},    {"PLIANT_PEER", "1.99999#1"},
-      {"PLIANT_PEER", "#.1"},          {"PLIANT_TRANSPORT", "rdma"}, {"PLIANT_TIMEOUT", "soon"},
-      {"PLIANT_JOIN_TIMEOUT", "-1s"},  {"PLIANT_CONNECTIONS", "0"}, {"PLIANT_CONNECTIONS", "2x"},
-      {"PLIANT_HEAP", "much"},         {"PLIANT_STORE_WINDOW", ""},
+      {"PLIANT_PEER", "1.2"},         {"PLIANT_PEER", "1.2#0"},     {"PLIANT_PEER", "1.99999#1"},
+      {"PLIANT_PEER", "#.1"},         {"PLIANT_TRANSPORT", "rdma"}, {"PLIANT_TIMEOUT", "soon"},
+      {"PLIANT_JOIN_TIMEOUT", "-1s"}, {"PLIANT_CONNECTIONS", "0"},  {"PLIANT_CONNECTIONS", "2x"},
+      {"PLIANT_HEAP", "much"},        {"PLIANT_STORE_WINDOW", ""},
   };
   for (const auto& [name, value] : wrong) {
     const auto read = options_from({{name, value}});

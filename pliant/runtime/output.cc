@@ -58,7 +58,7 @@ void LinePrefixer::put_line(std::string_view line, std::string& lines) const {
 }
 
 Output::Output(Loop& loop, int fd) : loop_(loop), fd_(fd), kind_(Kind::kPlain) {
-  struct stat status{};
+  struct stat status {};
   if (fstat(fd, &status) != 0) {
     broken_ = true;
   } else if (S_ISSOCK(status.st_mode)) {

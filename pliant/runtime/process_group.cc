@@ -78,8 +78,8 @@ void kill_and_reap(pid_t child) {
 void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
 void end_orphans() {
-  // Killing one may hand its own children to us, so this is done again until none is left; the bound
-  // is for processes that not even SIGKILL ends.
+  // Killing one may hand its own children to us, so this is done again until none is left; the
+  // bound is for processes that not even SIGKILL ends.
   const std::string self = std::to_string(getpid());
   for (int round = 0; round < kOrphanRoundsMax; ++round) {
     std::ifstream children("/proc/self/task/" + self + "/children");

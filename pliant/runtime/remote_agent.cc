@@ -9,8 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "pliant/base/log.h"
 #include "pliant/runtime/agent.h"
@@ -96,7 +99,7 @@ class RemoteAgent final {
   }
 
   void watch_input() {
-    struct stat status{};
+    struct stat status {};
     if (fstat(STDIN_FILENO, &status) != 0 || S_ISREG(status.st_mode)) return;
     watching_input_ = true;
     loop_.watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) {

@@ -44,6 +44,10 @@ Plan Session::Impl::plan(const Signature& signature, const Group& group) const {
   return {strategy, chunk_bytes_for(signature, group, strategy, model.cores)};
 }
 
+namespace {
+int online_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
+}  // namespace
+
 // ---- Life -------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Session>> Session::open() {
@@ -58,7 +62,6 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->strategy = *strategy;
-  impl->model.cores = static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   impl->model.shared_memory = options.transport != TransportChoice::kTcp;
   auto engine = Engine::open(options, [impl = impl.get()](const Signature& s, const Group& g) {
     return impl->plan(s, g);
@@ -70,8 +73,13 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
   PLIANT_TRY(check_strategy(*strategy, world));
   if (strategy->kind == Strategy::Kind::kDirect && options.transport == TransportChoice::kTcp)
     return invalid("strategy direct needs shared memory, which transport tcp does without");
-  // Between hosts the choice of a strategy rests on what the links can do.
-  if (!world.one_host()) PLIANT_TRY(session->measure_links());
+  // Between hosts the choice of a strategy rests on what the links can do. Every rank plans for
+  // itself, so all must know the same: until the hosts have agreed, each counts as one core.
+  if (world.one_host()) {
+    session->impl_->model.cores = online_cores();
+  } else {
+    PLIANT_TRY(session->measure_links());
+  }
   return session;
 }
 
@@ -259,7 +267,10 @@ std::string Session::strategy() const {
 Status Session::measure_links() {
   auto between = probe_links(*this);
   if (!between) return between.error();
+  int32_t cores = online_cores();
+  PLIANT_TRY(all_reduce("pliant/probe/cores", &cores, &cores, 1, DType::kI32, Op::kMin));
   impl_->engine->with_loop([&] {
+    impl_->model.cores = cores;
     impl_->model.between = std::move(*between);
     impl_->engine->executor().forget_plans();
   });

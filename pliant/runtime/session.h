@@ -50,8 +50,8 @@ class Session {
   int host_count() const;
   const View& view() const;
 
-  // Memory that the peers of this host can reach: operations on it make no copy. Aligned to 4 KiB,
-  // zeroed. Any part of it may be used as a buffer. Freed by release() or with the session.
+  // Memory that the peers of this host can reach: operations on it make no copy. Aligned to 64
+  // bytes, zeroed. Any part of it may be used as a buffer. Freed by release() or with the session.
   Result<std::span<std::byte>> allocate(size_t bytes);
   void release(std::span<std::byte> memory);
   template <typename T>

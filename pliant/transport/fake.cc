@@ -19,7 +19,8 @@ class FakeNetwork::Port final : public Transport {
     if (dropped_) return;
     network_.forget_untaken(self_);
     network_.end_of(self_, {Code::kPeerLost,
-                            fmt::format("peer {} closed the connection", to_string(self_)), self_,
+                            fmt::format("peer {} closed the connection", to_string(self_)),
+                            self_,
                             {}});
   }
 
@@ -30,11 +31,11 @@ class FakeNetwork::Port final : public Transport {
     PLIANT_CHECK(frame.payload_bytes == payload.size(), "a frame announces its payload");
     if (dropped_ || lost_.contains(to) || losses_.contains(to)) return;
     if (!known_.contains(to)) {
-      will_lose(to, {Code::kInvalid,
-                     fmt::format("peer {} cannot be reached: no address is known for it",
-                                 to_string(to)),
-                     to,
-                     {}});
+      will_lose(
+          to, {Code::kInvalid,
+               fmt::format("peer {} cannot be reached: no address is known for it", to_string(to)),
+               to,
+               {}});
     } else if (network_.gone_.contains(to)) {
       will_lose(to, {Code::kPeerLost, fmt::format("peer {} is gone", to_string(to)), to, {}});
     } else {
@@ -45,9 +46,7 @@ class FakeNetwork::Port final : public Transport {
     }
   }
 
-  void forget(std::span<const std::byte> memory) override {
-    network_.copy_untaken(self_, memory);
-  }
+  void forget(std::span<const std::byte> memory) override { network_.copy_untaken(self_, memory); }
 
   bool poll() override {
     if (dropped_) return false;
@@ -81,6 +80,8 @@ class FakeNetwork::Port final : public Transport {
     // Off its queue first: callbacks may send.
     const Message message = std::move(lane->second.front());
     lane->second.pop_front();
+    // Empty queues would be searched for ever after.
+    if (lane->second.empty()) network_.lanes_.erase(lane);
     if (lost_.contains(from)) return turn_away(from);
     const Result<std::byte*> place = sink_.place(from, message.frame);
     if (!place.ok()) return refuse(from, place.error());
@@ -105,10 +106,11 @@ class FakeNetwork::Port final : public Transport {
   void turn_away(PeerId from) {
     const auto sender = network_.ports_.find(from);
     if (sender == network_.ports_.end()) return;
-    sender->second->will_lose(
-        self_, {Code::kPeerLost, fmt::format("peer {} closed the connection", to_string(self_)),
-                self_,
-                {}});
+    sender->second->will_lose(self_,
+                              {Code::kPeerLost,
+                               fmt::format("peer {} closed the connection", to_string(self_)),
+                               self_,
+                               {}});
   }
 
   // A send() from inside sent() leaves its own report to the outer call: no recursion.
@@ -150,9 +152,7 @@ class FakeNetwork::Port final : public Transport {
   bool telling_ = false;
 };
 
-FakeNetwork::~FakeNetwork() {
-  PLIANT_CHECK(ports_.empty(), "a network outlives its transports");
-}
+FakeNetwork::~FakeNetwork() { PLIANT_CHECK(ports_.empty(), "a network outlives its transports"); }
 
 std::unique_ptr<Transport> FakeNetwork::open(PeerId self, Sink& sink) {
   PLIANT_CHECK(!gone_.contains(self), "a PeerId is used once");
@@ -198,8 +198,7 @@ void FakeNetwork::drop(PeerId peer) {
     if (std::get<1>(lane) == peer) messages.clear();
   }
   if (const auto at = ports_.find(peer); at != ports_.end()) at->second->be_dropped();
-  end_of(peer,
-         {Code::kPeerLost, fmt::format("peer {} was killed", to_string(peer)), peer, {}});
+  end_of(peer, {Code::kPeerLost, fmt::format("peer {} was killed", to_string(peer)), peer, {}});
 }
 
 size_t FakeNetwork::in_flight() const {

@@ -10,8 +10,7 @@ namespace pliant {
 inline bool overlap(std::span<const std::byte> left, std::span<const std::byte> right) {
   // std::less orders pointers of different arrays, which the built-in comparison need not.
   const std::less<const std::byte*> before;
-  return !left.empty() && !right.empty() &&
-         before(left.data(), right.data() + right.size()) &&
+  return !left.empty() && !right.empty() && before(left.data(), right.data() + right.size()) &&
          before(right.data(), left.data() + left.size());
 }
 

@@ -114,8 +114,8 @@ uint16_t Address::port() const {
 bool Address::same_host(const Address& other) const {
   const Bytes mine = host_bytes(*this);
   const Bytes theirs = host_bytes(other);
-  return family() == other.family() && std::equal(mine.begin(), mine.end(), theirs.begin(),
-                                                  theirs.end());
+  return family() == other.family() &&
+         std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end());
 }
 
 bool Address::loopback() const {
@@ -140,8 +140,8 @@ Result<Address> parse_address(const std::string& host, uint16_t port) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   // getaddrinfo also reads "1" and "0x7f000001"; four numbers or a colon are what people mean.
-  const bool shaped = host.find(':') != std::string::npos ||
-                      std::count(host.begin(), host.end(), '.') == 3;
+  const bool shaped =
+      host.find(':') != std::string::npos || std::count(host.begin(), host.end(), '.') == 3;
   const std::string service = std::to_string(port);
   if (!shaped || getaddrinfo(host.c_str(), service.c_str(), &hints, &found) != 0)
     return invalid(fmt::format("'{}' is no numeric IPv4 or IPv6 address", host));
@@ -248,8 +248,8 @@ Result<Fd> listen_local(const std::string& name, LocalKind kind) {
   if (!address.ok()) return address.error();
   Result<Fd> fd = open_socket(AF_UNIX, socket_type(kind));
   if (!fd.ok()) return fd;
-  if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address->storage),
-           address->size_bytes) != 0 ||
+  if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&address->storage), address->size_bytes) !=
+          0 ||
       ::listen(fd->get(), kBacklog) != 0)
     return system_error(fmt::format("cannot listen on the local socket '{}'", name));
   return fd;

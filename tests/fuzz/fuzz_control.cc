@@ -1,5 +1,6 @@
 // Feeds arbitrary bytes to the decoder of control messages, whole and as a stream; what decodes
 // must encode to something that decodes to the same.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x31474553544e4c50;  // "PLNTSEG1"
 constexpr size_t kPage = 4096;
+constexpr size_t kStaggerBytes = 320;
 constexpr size_t kRingsOffset = kPage;
 constexpr size_t kControlOffset = kRingsOffset + kSlotsMax * sizeof(Ring);
 constexpr size_t kHeapOffset = kControlOffset + kControlBytes;
@@ -39,7 +40,7 @@ Result<std::byte*> Segment::map_bytes(int fd, size_t size) {
   return static_cast<std::byte*>(base);
 }
 
-Result<std::unique_ptr<Segment>> Segment::create(size_t heap_bytes) {
+Result<std::unique_ptr<Segment>> Segment::create(size_t heap_bytes, uint16_t slot) {
   const size_t heap = round_up(heap_bytes == 0 ? machine_memory_bytes() : heap_bytes);
   const size_t size = kHeapOffset + heap;
   const int fd = memfd_create("pliant", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -62,6 +63,7 @@ Result<std::unique_ptr<Segment>> Segment::create(size_t heap_bytes) {
   header->asleep.store(0);
   header->magic = kMagic;
   std::unique_ptr<Segment> segment(new Segment(fd, *base, size));
+  segment->stagger_ = slot % (kPage / kStaggerBytes) * kStaggerBytes;
   segment->free_.emplace(kHeapOffset, heap);
   return segment;
 }
@@ -99,7 +101,7 @@ Ring& Segment::ring(uint16_t sender_slot) {
 std::span<std::byte> Segment::control() { return {base_ + kControlOffset, kControlBytes}; }
 
 Result<std::span<std::byte>> Segment::allocate(size_t bytes) {
-  const size_t size = round_up(bytes);
+  const size_t size = round_up(bytes + stagger_);
   const std::lock_guard guard(mutex_);
   const auto at = std::find_if(free_.begin(), free_.end(),
                                [&](const auto& part) { return part.second >= size; });
@@ -111,12 +113,12 @@ Result<std::span<std::byte>> Segment::allocate(size_t bytes) {
   free_.erase(at);
   if (room > size) free_.emplace(offset + size, room - size);
   used_.emplace(offset, size);
-  return std::span(base_ + offset, bytes);
+  return std::span(base_ + offset + stagger_, bytes);
 }
 
 void Segment::release(std::byte* memory) {
   const std::lock_guard guard(mutex_);
-  const auto at = used_.find(static_cast<size_t>(memory - base_));
+  const auto at = used_.find(static_cast<size_t>(memory - base_) - stagger_);
   PLIANT_CHECK(at != used_.end(), "release() of memory that allocate() did not give");
   auto [offset, size] = *at;
   used_.erase(at);

@@ -44,8 +44,10 @@ struct SegmentHeader {
 
 class Segment {
  public:
-  // A new one with a heap of up to `heap_bytes`; 0: as much as the machine has memory.
-  static Result<std::unique_ptr<Segment>> create(size_t heap_bytes);
+  // A new one with a heap of up to `heap_bytes`; 0: as much as the machine has memory. Processes
+  // with different `slot` start their buffers at different offsets in a page: buffers that are
+  // reduced together would otherwise compete for the same few lines of the caches.
+  static Result<std::unique_ptr<Segment>> create(size_t heap_bytes, uint16_t slot = 0);
   // Another process's; takes the descriptor over. Checks that it is one of ours and sealed in size.
   static Result<std::unique_ptr<Segment>> map(int fd);
   ~Segment();
@@ -59,7 +61,7 @@ class Segment {
   std::byte* at(uint64_t offset) { return base_ + offset; }
   size_t size() const { return size_; }
 
-  // The owner's: parts of the heap, zeroed, aligned to pages. Thread-safe.
+  // The owner's: parts of the heap, zeroed, aligned to 64 bytes. Thread-safe.
   Result<std::span<std::byte>> allocate(size_t bytes);
   void release(std::byte* memory);
   // True if [data, data + bytes) lies inside the heap; then offset_of() tells peers where.
@@ -75,6 +77,7 @@ class Segment {
   const int fd_;
   std::byte* const base_;
   const size_t size_;
+  size_t stagger_ = 0;                 // where in its first page an allocation starts
   std::mutex mutex_;                   // guards the two maps of the heap
   std::map<size_t, size_t> used_;      // offset -> bytes
   std::map<size_t, size_t> free_;      // offset -> bytes; neighbours are always merged

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,7 +20,8 @@ constexpr Duration kRetryAfter = std::chrono::milliseconds(2);
 std::string random_name() {
   std::array<uint64_t, 2> random{};
   PLIANT_CHECK(getrandom(random.data(), sizeof random, 0) == sizeof random);
-  return fmt::format("pliant-{:016x}{:016x}", random[0], random[1]);
+  // The pid is for people who wonder whose it is.
+  return fmt::format("pliant-{}-{:016x}{:016x}", getpid(), random[0], random[1]);
 }
 }  // namespace
 

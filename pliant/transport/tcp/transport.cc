@@ -7,21 +7,18 @@
 namespace pliant {
 namespace {
 constexpr size_t kScratchBytes = size_t{64} << 10;
-// How long a leaving peer's last bytes are waited for. They are in this host's memory already when
-// its process died; an alive peer that we gave up on would go on sending.
-constexpr Duration kLeavingDeadline = std::chrono::milliseconds(200);
 }  // namespace
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::open(Loop& loop, Sink& sink, Options options) {
   if (options.token.size() < kTokenBytesMin || options.token.size() > kTokenBytesMax)
-    return invalid(fmt::format("a job's token has {} to {} characters", kTokenBytesMin,
-                               kTokenBytesMax));
+    return invalid(
+        fmt::format("a job's token has {} to {} characters", kTokenBytesMin, kTokenBytesMax));
   if (options.job.empty() || options.job.size() > kJobBytesMax)
     return invalid(fmt::format("a job's name has 1 to {} characters", kJobBytesMax));
   if (options.self == PeerId{}) return invalid("a transport needs the PeerId of its own peer");
   if (options.connections < 1 || options.connections > kStreamsMax)
-    return invalid(fmt::format("{} connections to a peer: choose 1 to {}", options.connections,
-                               kStreamsMax));
+    return invalid(
+        fmt::format("{} connections to a peer: choose 1 to {}", options.connections, kStreamsMax));
   const Result<Address> address = parse_address(options.address, options.port);
   if (!address.ok()) return address.error();
   Result<Fd> socket = listen_tcp(*address, options.silence_max);
@@ -33,11 +30,7 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::open(Loop& loop, Sink& sink,
 }
 
 TcpTransport::TcpTransport(Loop& loop, Sink& sink, Options options, Fd socket, uint16_t port)
-    : loop_(loop),
-      sink_(sink),
-      options_(std::move(options)),
-      port_(port),
-      scratch_(kScratchBytes) {
+    : loop_(loop), sink_(sink), options_(std::move(options)), port_(port), scratch_(kScratchBytes) {
   listener_ = std::make_unique<Listener>(
       loop_, std::move(socket),
       Listener::Options{.expected = {options_.job, options_.token, options_.self},
@@ -133,8 +126,7 @@ void TcpTransport::welcome(const Hello& hello, Fd connection) {
       }));
 }
 
-void TcpTransport::on_inbound_end(Peer& peer, Inbound* link, Inbound::End how,
-                                  const Error& error) {
+void TcpTransport::on_inbound_end(Peer& peer, Inbound* link, Inbound::End how, const Error& error) {
   if (how == Inbound::End::kRefused) return lose(peer, error);
   std::erase_if(peer.inbound, [&](const auto& other) { return other.get() == link; });
   leave(peer, error);
@@ -147,7 +139,7 @@ void TcpTransport::leave(Peer& peer, const Error& error) {
   if (peer.leaving || peer.lost) return;
   peer.leaving = error;
   peer.outbound.clear();
-  const Instant when = peer.inbound.empty() ? now() : now() + kLeavingDeadline;
+  const Instant when = peer.inbound.empty() ? now() : now() + options_.leaving_deadline;
   peer.leaving_timer = loop_.at(when, [this, &peer] {
     peer.leaving_timer.reset();
     // A last look, in case it was we who slept. Backwards, because a link may end and be erased.

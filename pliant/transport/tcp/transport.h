@@ -46,6 +46,9 @@ class TcpTransport final : public Transport {
     size_t strangers_max = 64;
     // Without an acknowledgement for so long, a peer is lost.
     Duration silence_max = kSilenceMax;
+    // How long the last bytes of a leaving peer are waited for. They are in this host's memory, or
+    // close, when its process ended; an alive peer that we gave up on would go on sending.
+    Duration leaving_deadline = std::chrono::milliseconds(200);
   };
 
   static Result<std::unique_ptr<TcpTransport>> open(Loop& loop, Sink& sink, Options options);
@@ -86,8 +89,8 @@ class TcpTransport final : public Transport {
   Sink& sink_;
   const Options options_;
   const uint16_t port_;
-  std::vector<std::byte> scratch_;              // of all inbound connections
-  std::unordered_map<PeerId, Peer> peers_;      // never erased: a lost peer is remembered
+  std::vector<std::byte> scratch_;          // of all inbound connections
+  std::unordered_map<PeerId, Peer> peers_;  // never erased: a lost peer is remembered
   std::unique_ptr<Listener> listener_;
 };
 

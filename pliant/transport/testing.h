@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,7 +25,9 @@ namespace pliant::test {
 
 using Payload = std::vector<std::byte>;
 
-inline PeerId peer_id(int slot) { return {.host = 0, .slot = static_cast<uint16_t>(slot), .incarnation = 1}; }
+inline PeerId peer_id(int slot) {
+  return {.host = 0, .slot = static_cast<uint16_t>(slot), .incarnation = 1};
+}
 
 // Bytes that differ everywhere and are the same for the same seed.
 inline Payload payload_of(uint64_t seed, size_t size_bytes) {
@@ -48,9 +51,13 @@ class Recorder final : public Sink {
   Result<std::byte*> place(PeerId from, const Frame& frame) override {
     ++callbacks;
     EXPECT_FALSE(losses.contains(from)) << "a message from a lost peer";
+    EXPECT_FALSE(refused.contains(from)) << "a message from a peer that was refused";
     ++placed;
     if (refuse) {
-      if (std::optional<Error> error = refuse(frame)) return *error;
+      if (std::optional<Error> error = refuse(frame)) {
+        refused.insert(from);
+        return *error;
+      }
     }
     if (frame.payload_bytes == 0) return static_cast<std::byte*>(nullptr);
     auto room = std::make_unique<std::byte[]>(frame.payload_bytes);
@@ -88,6 +95,7 @@ class Recorder final : public Sink {
   std::vector<Arrival> arrivals;
   std::map<uint64_t, int> sent_counts;  // by cookie
   std::map<PeerId, std::vector<Error>> losses;
+  std::set<PeerId> refused;
   std::function<std::optional<Error>(const Frame&)> refuse;
   std::function<void(PeerId, const Frame&)> on_arrived;
   std::function<void(uint64_t)> on_sent;
@@ -173,8 +181,8 @@ class ReservedPort {
     fd_ = Fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int yes = 1;
     setsockopt(fd_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    PLIANT_CHECK(bind(fd_.get(), reinterpret_cast<sockaddr*>(&address.storage),
-                      address.size_bytes) == 0);
+    PLIANT_CHECK(
+        bind(fd_.get(), reinterpret_cast<sockaddr*>(&address.storage), address.size_bytes) == 0);
     number_ = local_address(fd_)->port();
   }
   uint16_t number() const { return number_; }

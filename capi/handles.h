@@ -1,0 +1,78 @@
+// What the handles of the C ABI hold, and how its functions report: shared by the files of this
+// folder, which alone know both sides. The handles belong to the C caller.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+#include "capi/pliant.h"
+#include "pliant/runtime/session.h"
+
+struct pliant_session {
+  std::unique_ptr<pliant::Session> session;
+  std::shared_ptr<const pliant::View> view;  // also kept by the works, which may outlive us
+  std::mutex mutex;                          // guards what follows
+  // What pliant_allocate() gave: a wrong pointer is the user's mistake here, not a bug of ours.
+  std::unordered_map<void*, size_t> allocations;
+};
+
+struct pliant_group {
+  const pliant_session* session = nullptr;  // to compare, never to follow: it may be gone
+  pliant::Group group;
+};
+
+struct pliant_work {
+  pliant::Work work;
+  std::shared_ptr<const pliant::View> view;
+};
+
+struct pliant_value {
+  std::vector<std::byte> bytes;
+};
+
+namespace pliant::capi {
+
+// Keeps the error for pliant_last_error(), with the peer's rank in `view`, and gives its code.
+pliant_status fail(const Error& error, const View* view) noexcept;
+// The same for "function: problem"; for what comes up where an Error cannot be made.
+pliant_status fail(const char* function, const char* problem, Code code) noexcept;
+pliant_status fail_null(const char* function, const char* argument) noexcept;
+
+struct Argument {
+  const void* pointer;
+  const char* name;
+};
+
+// Calls `body`, which gives a Status, unless one of the arguments is null. No exception passes.
+template <typename Body>
+pliant_status guarded(const char* function, const View* view,
+                      std::initializer_list<Argument> needed, Body body) noexcept {
+  for (const Argument& argument : needed)
+    if (argument.pointer == nullptr) return fail_null(function, argument.name);
+  try {
+    const Status status = body();
+    return status.ok() ? PLIANT_OK : fail(status.error(), view);
+  } catch (const std::bad_alloc&) {
+    return fail(function, "out of memory", Code::kOverloaded);
+  } catch (const std::exception& exception) {
+    return fail(function, exception.what(), Code::kInvalid);
+  }
+}
+
+// The same for a call on a session.
+template <typename Body>
+pliant_status guarded(const char* function, const pliant_session* session,
+                      std::initializer_list<Argument> needed, Body body) noexcept {
+  if (session == nullptr) return fail_null(function, "session");
+  return guarded(function, session->view.get(), needed, body);
+}
+
+inline constexpr const View* kNoView = nullptr;
+
+}  // namespace pliant::capi

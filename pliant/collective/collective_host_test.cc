@@ -1,0 +1,160 @@
+// Shared memory: where buffers are, in place or not, shared results, one name over and over.
+#include "pliant/collective/test_calls.h"
+#include "pliant/collective/test_layouts.h"
+
+namespace pliant {
+namespace {
+
+constexpr Memory kMemories[] = {Memory::kPlain, Memory::kRegistered, Memory::kMixed};
+constexpr Place kPlaces[] = {Place::kApart, Place::kInPlace};
+// Inline; too many elements for that; and back, so that nothing depends on the call before.
+constexpr size_t kCounts[] = {7, 6000, 0, 900, 1, 6001, 7};
+
+class HostModes : public testing::TestWithParam<Rank> {
+ protected:
+  // One name for all calls, which differ in size, type, memory and collective.
+  void run_sequence(TestCluster& cluster, Case call, const std::string& where) {
+    for (const size_t count : kCounts) {
+      call.count = count;
+      call.dtype = count % 2 == 0 ? DType::kF32 : DType::kI16;
+      TestCall one(cluster, call, "again");
+      one.begin();
+      cluster.run_until([&] { return one.done(); });
+      one.judge(where);
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  void run_modes(const std::vector<uint32_t>& hosts, const std::string& strategy) {
+    TestCluster cluster({.hosts = hosts, .plan = plan_of(strategy, 256)});
+    for (const Collective collective : kWithBuffers) {
+      for (const Memory memory : kMemories) {
+        for (const Place place : kPlaces) {
+          run_sequence(cluster,
+                       {.collective = collective,
+                        .root = cluster.size() - 1,
+                        .memory = memory,
+                        .place = place},
+                       " by " + strategy);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+};
+
+TEST_P(HostModes, Direct) { run_modes(one_host(GetParam()), "direct"); }
+TEST_P(HostModes, BetweenHosts) { run_modes(in_pairs(GetParam()), "hierarchical:ring"); }
+TEST_P(HostModes, BetweenUnequalHosts) { run_modes(scattered(GetParam()), "hierarchical:star@1"); }
+
+TEST_P(HostModes, SharedResult) {
+  for (const auto& hosts : {one_host(GetParam()), in_pairs(GetParam()), scattered(GetParam())}) {
+    for (const char* strategy : {"direct", "hierarchical:ring", "hierarchical:binary_tree", "ring"}) {
+      const bool several = hosts != one_host(GetParam());
+      if (several && std::string_view(strategy) == "direct") continue;
+      TestCluster cluster({.hosts = hosts, .plan = plan_of(strategy, 256)});
+      for (const Memory memory : kMemories) {
+        run_sequence(cluster, {.memory = memory, .shared_result = true},
+                     std::string(" by ") + strategy);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, HostModes, testing::Values(2, 3, 4, 7));
+
+// The ranks of a host get the same memory, not copies of it.
+TEST(SharedResult, IsOneForAHost) {
+  TestCluster cluster({.hosts = {0, 0, 1, 1}, .plan = plan_of("hierarchical:ring", 256)});
+  std::vector<float> input(9000, 1.0F);
+  std::vector<Execution*> calls;
+  for (Rank rank = 0; rank < 4; ++rank) {
+    Operation call;
+    call.name = "shared";
+    call.input = input.data();
+    call.count = input.size();
+    call.shared_result = true;
+    calls.push_back(cluster.executor(rank).begin(call, cluster.world(rank)).value());
+    cluster.executor(rank).adopt(*calls.back(), cluster.now());
+  }
+  ASSERT_TRUE(cluster.run_until(
+      [&] { return std::all_of(calls.begin(), calls.end(), [](auto* c) { return c->finished(); }); }));
+  EXPECT_EQ(calls[0]->result(), calls[1]->result());
+  EXPECT_EQ(calls[2]->result(), calls[3]->result());
+  EXPECT_NE(calls[0]->result(), calls[2]->result());
+  float first = 0;
+  std::memcpy(&first, calls[3]->result(), sizeof first);
+  EXPECT_EQ(first, 4.0F);
+  for (Rank rank = 0; rank < 4; ++rank)
+    cluster.executor(rank).release(*calls[static_cast<size_t>(rank)]);
+}
+
+// Without an input the data stands in the output.
+TEST(InPlace, NullInput) {
+  for (const char* strategy : {"direct", "ring"}) {
+    TestCluster cluster({.hosts = one_host(3), .plan = plan_of(strategy)});
+    for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather}) {
+      TestCall call(cluster, {.collective = collective, .place = Place::kInPlace}, "in place");
+      for (Rank rank = 0; rank < 3; ++rank)
+        call.begin(rank, [](Operation& operation) { operation.input = nullptr; });
+      cluster.run_until([&] { return call.done(); });
+      call.judge(std::string(" by ") + strategy);
+    }
+  }
+}
+
+// Ranks may use a different kind of memory at every call of a name.
+TEST(Buffers, MayChangeFromCallToCall) {
+  TestCluster cluster({.hosts = {0, 0, 0, 1, 1}, .plan = plan_of("hierarchical:ring", 256)});
+  for (int round = 0; round < 12; ++round) {
+    const auto memory = kMemories[round % 3];
+    TestCall(cluster, {.count = 1000, .memory = memory, .shared_result = round % 4 == 0}, "name")
+        .run();
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// More names than there are channels: those that are idle give theirs up.
+TEST(Channels, AreUsedAgain) {
+  TestCluster cluster({.hosts = one_host(3), .plan = plan_of("direct", 256)});
+  for (int round = 0; round < 3; ++round) {
+    for (int name = 0; name < 1500; ++name) {
+      TestCall(cluster, {.count = name % 3 == 0 ? size_t{5000} : size_t{3}},
+               fmt::format("name {}", name))
+          .run();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+// Where all of a name's channels are taken by calls in flight, the call is refused on every rank.
+TEST(Channels, TooManyAtOnceIsAnError) {
+  TestCluster cluster({.hosts = one_host(2), .plan = plan_of("direct", 256)});
+  std::vector<std::unique_ptr<TestCall>> calls;
+  for (int name = 0; name < 3000; ++name) {
+    calls.push_back(
+        std::make_unique<TestCall>(cluster, Case{.count = 3}, fmt::format("name {}", name)));
+    calls.back()->begin(0);
+  }
+  for (auto& call : calls) call->begin(1);
+  cluster.run_until([&] {
+    return std::all_of(calls.begin(), calls.end(), [](const auto& c) { return c->done(); });
+  });
+  int refused = 0;
+  for (auto& call : calls) {
+    ASSERT_TRUE(call->done()) << call->describe();
+    call->release();
+    ASSERT_EQ(call->status(0).ok(), call->status(1).ok()) << call->describe();
+    if (call->status(0).ok()) continue;
+    ++refused;
+    EXPECT_EQ(call->status(0).code(), Code::kOverloaded);
+    EXPECT_NE(call->status(1).error().message.find("in flight"), std::string::npos);
+  }
+  EXPECT_GT(refused, 1000);
+  // Afterwards there is room again, for the refused names too.
+  TestCall(cluster, {.count = 3}, "name 2999").run();
+}
+
+}  // namespace
+}  // namespace pliant

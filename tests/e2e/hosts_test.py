@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Three emulated hosts with two workers each: collectives are right over the network, and `auto`
+follows a link that becomes slow."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import namespaces
+
+BUILD = pathlib.Path(os.environ["PLIANT_BUILD_DIR"])
+PLIANT = str(BUILD / "pliant")
+WORKER = str(next(BUILD.rglob("hosts_worker")))
+BYTES = 4 << 20
+PATIENCE_S = 300
+
+
+@unittest.skipUnless(namespaces.usable(), "network namespaces need root and iproute2")
+class Hosts(unittest.TestCase):
+    def run_job(self, net, options):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        changed = os.path.join(folder.name, "changed")
+        command = net.run_command(PLIANT, 2, options)
+        command += ["--", WORKER, "--bytes", str(BYTES), "--changed", changed]
+        job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        cut_off = threading.Timer(PATIENCE_S, job.kill)
+        cut_off.start()
+        said = {}
+        for line in job.stdout:
+            phase, _, text = line.partition(": ")
+            said[phase] = text.strip()
+            if phase == "before":
+                net.limit(2, "50mbit")
+                pathlib.Path(changed).touch()
+        stderr = job.stderr.read()
+        code = job.wait()
+        cut_off.cancel()
+        job.stdout.close()
+        job.stderr.close()
+        self.assertEqual(code, 0, stderr)
+        return said
+
+    def test_auto_follows_a_slow_link(self):
+        with namespaces.Network(3) as net:
+            said = self.run_job(net, [])
+        print(said)
+        for phase in ("before", "after"):
+            self.assertIn("over 3 hosts, predicted", said[phase])
+        # The slow host moves to the edge: its link then carries each byte once each way.
+        self.assertNotEqual(said["before"].split(" ")[0], said["after"].split(" ")[0])
+        self.assertRegex(said["after"], r"^hierarchical:(star|binary_tree|tree)")
+
+    def test_tcp_inside_hosts_too(self):
+        with namespaces.Network(3) as net:
+            self.run_job(net, ["--transport", "tcp"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
