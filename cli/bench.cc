@@ -96,8 +96,7 @@ int bench(const BenchArguments& arguments) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* const command =
-      app.add_subcommand("bench", "Measure a collective on this machine");
+  CLI::App* const command = app.add_subcommand("bench", "Measure a collective on this machine");
   const auto arguments = std::make_shared<BenchArguments>();
   command->footer(kExplanation);
   add_bench_options(*command, *arguments);

@@ -116,8 +116,8 @@ Status check_combination(const BenchPlan& plan) {
     for (const int np : plan.nps)
       if (np < 2) return invalid("--np: send_recv needs two workers or more");
   if (plan.arguments.repetitions < 0 || plan.arguments.repetitions > kRepetitionsMax)
-    return invalid(fmt::format("--repetitions: give 1 to {}, or 0 to measure for --seconds",
-                               kRepetitionsMax));
+    return invalid(
+        fmt::format("--repetitions: give 1 to {}, or 0 to measure for --seconds", kRepetitionsMax));
   if (!(plan.arguments.seconds > 0) || plan.arguments.seconds > kSecondsMax)
     return invalid(fmt::format("--seconds: give more than 0 and at most {}", kSecondsMax));
   return check_plan_strategy(plan);
@@ -139,8 +139,7 @@ bool is_reducing(Collective collective) {
 }
 
 Rank bench_root(Collective collective, Rank size) {
-  const bool from_root =
-      collective == Collective::kBroadcast || collective == Collective::kScatter;
+  const bool from_root = collective == Collective::kBroadcast || collective == Collective::kScatter;
   return from_root ? size - 1 : 0;
 }
 
@@ -152,8 +151,9 @@ void add_bench_options(CLI::App& app, BenchArguments& arguments) {
                  "Sizes, as in 1K,64K,1M: of the tensor, or of each rank's block for all_gather, "
                  "gather, scatter, reduce_scatter and all_to_all")
       ->capture_default_str();
-  app.add_option("--dtype", arguments.dtype, "Element type: i8 to i64, u8 to u64, bool, f16, bf16, "
-                                             "f32, f64")
+  app.add_option("--dtype", arguments.dtype,
+                 "Element type: i8 to i64, u8 to u64, bool, f16, bf16, "
+                 "f32, f64")
       ->capture_default_str();
   app.add_option("--op", arguments.op_kind, "Reduction: sum, mean, min, max or prod")
       ->capture_default_str();

@@ -15,10 +15,11 @@ namespace {
 
 std::string row(const BenchPlan& plan, const std::vector<std::string>& fields) {
   const size_t strategy = std::max<size_t>(8, plan.arguments.strategy.size());
-  return fmt::format("{:<14} {:>3} {:>9}  {:<{}} {:<9} {:<10} {:>11} {:>10} {:>10} {:>10} {:>11} "
-                     "{:>11}\n",
-                     fields[0], fields[1], fields[2], fields[3], strategy, fields[4], fields[5],
-                     fields[6], fields[7], fields[8], fields[9], fields[10], fields[11]);
+  return fmt::format(
+      "{:<14} {:>3} {:>9}  {:<{}} {:<9} {:<10} {:>11} {:>10} {:>10} {:>10} {:>11} "
+      "{:>11}\n",
+      fields[0], fields[1], fields[2], fields[3], strategy, fields[4], fields[5], fields[6],
+      fields[7], fields[8], fields[9], fields[10], fields[11]);
 }
 
 std::string human_microseconds(double value) { return human_duration(from_seconds(value * 1e-6)); }

@@ -228,8 +228,8 @@ std::optional<std::string> Subject::check() const {
 std::optional<std::string> Subject::check_gathered() const {
   const int to = plan_.collective == Collective::kAllToAll ? session_.rank() : 0;
   for (int from = 0; from < output_blocks(); ++from) {
-    auto wrong = data_.check_moved(result_ + bytes_ * static_cast<size_t>(from), operation_.count,
-                                   from, to);
+    auto wrong =
+        data_.check_moved(result_ + bytes_ * static_cast<size_t>(from), operation_.count, from, to);
     if (wrong) return fmt::format("in the block of rank {}: {}", from, *wrong);
   }
   return std::nullopt;

@@ -69,7 +69,11 @@ endfunction()
 
 # What every test has: a label, a bound, and the two folders by name.
 function(pliant_test_properties test label)
-  set_tests_properties(${test} PROPERTIES LABELS ${label} TIMEOUT 300
+  set(bound 300)
+  if(PLIANT_SANITIZE)
+    set(bound 1500)  # a sanitized program is up to twenty times slower
+  endif()
+  set_tests_properties(${test} PROPERTIES LABELS ${label} TIMEOUT ${bound}
     ENVIRONMENT "PLIANT_BUILD_DIR=${PROJECT_BINARY_DIR};PLIANT_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 endfunction()
 

@@ -41,7 +41,8 @@ struct Options {
   uint64_t seed = 1;
 };
 
-constexpr const char* kHelp = R"(Trains a small network to read digits, on as many workers as there are.
+constexpr const char* kHelp =
+    R"(Trains a small network to read digits, on as many workers as there are.
 
   digits [--epochs N] [--batch N] [--seed N]
   pliant run -n 4 -- digits [...]
@@ -100,13 +101,13 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// ---- The network --------------------------------------------------------------------------------
+// ---- The network ---------------------------------------------------------------------------
 
 // All parameters in one array, so that one all-reduce carries all gradients.
-constexpr size_t kWeights1 = 0;                              // [pixel][hidden]
-constexpr size_t kBias1 = kWeights1 + kPixels * kHidden;     // [hidden]
-constexpr size_t kWeights2 = kBias1 + kHidden;               // [hidden][class]
-constexpr size_t kBias2 = kWeights2 + kHidden * kClasses;    // [class]
+constexpr size_t kWeights1 = 0;                            // [pixel][hidden]
+constexpr size_t kBias1 = kWeights1 + kPixels * kHidden;   // [hidden]
+constexpr size_t kWeights2 = kBias1 + kHidden;             // [hidden][class]
+constexpr size_t kBias2 = kWeights2 + kHidden * kClasses;  // [class]
 constexpr size_t kParameters = kBias2 + kClasses;
 
 void initialize(std::span<float> parameters, uint64_t seed) {
@@ -178,7 +179,8 @@ int predict(std::span<const float> parameters, const digits::Picture& picture) {
   return static_cast<int>(std::max_element(begin, begin + kClasses) - begin);
 }
 
-// ---- The training loop ----------------------------------------------------------------------------
+// ---- The training loop
+// ----------------------------------------------------------------------------
 
 // This worker's part of `count` things: consecutive, and as even as can be.
 std::pair<size_t, size_t> shard(const Session& session, size_t count) {
@@ -278,16 +280,24 @@ Outcome train(Session& session, Trainer& trainer, const Options& options,
       std::fflush(stdout);
     }
   }
-  outcome.samples_a_second =
-      static_cast<double>(options.epochs) * static_cast<double>(steps * batch_size) /
-      outcome.seconds;
+  outcome.samples_a_second = static_cast<double>(options.epochs) *
+                             static_cast<double>(steps * batch_size) / outcome.seconds;
   return outcome;
 }
 
-std::string workers(const Session& session) {
-  if (session.size() == 1) return "1 worker, alone,";
-  return std::to_string(session.size()) + " workers on " +
-         (session.host_count() == 1 ? "one host" : std::to_string(session.host_count()) + " hosts");
+void introduce(const Session& session) {
+  if (session.size() == 1) {
+    std::puts("One worker will now train a network to read digits, alone.");
+  } else {
+    const std::string hosts =
+        session.host_count() == 1 ? "this host" : std::to_string(session.host_count()) + " hosts";
+    std::printf(
+        "%d workers on %s will now train one network to read digits: each takes its share\n"
+        "of every batch, all sum their gradients, and at the end all hold the same network.\n",
+        session.size(), hosts.c_str());
+  }
+  std::puts("");
+  std::fflush(stdout);
 }
 
 void show_readings(const Trainer& trainer, const std::vector<Sample>& test, uint64_t seed) {
@@ -308,12 +318,7 @@ int main(int, char** arguments) {
   const Options options = parse_options(arguments);
   const std::unique_ptr<Session> session = take(Session::open());
   const bool speaks = session->rank() == 0;
-  if (speaks) {
-    std::printf("%s will now train one network to read digits: each takes its share of every batch "
-                "and all sum their gradients,\nso that all hold the same network at the end.\n\n",
-                workers(*session).c_str());
-    std::fflush(stdout);
-  }
+  if (speaks) introduce(*session);
   const auto training = digits::draw_samples(kTrainingSamples, options.seed * 2 + 1000);
   const auto test = digits::draw_samples(kTestSamples, options.seed * 2 + 1001);
   Trainer trainer(*session, options.seed);
@@ -328,7 +333,8 @@ int main(int, char** arguments) {
                 kTrainingSamples, options.batch);
     std::printf("time                 %.2f s, %.0f pictures a second\n", outcome.seconds,
                 outcome.samples_a_second);
-    std::printf("in all-reduce        %.2f s, %.0f %% of it\n", trainer.seconds_in_all_reduce(),
+    std::printf("in all-reduce        %.2f s, %.0f %% of it, waiting for others included\n",
+                trainer.seconds_in_all_reduce(),
                 100 * trainer.seconds_in_all_reduce() / outcome.seconds);
     std::printf("read right           %.1f %% of %zu new pictures\n", outcome.accuracy * 100,
                 kTestSamples);

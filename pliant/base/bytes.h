@@ -33,10 +33,8 @@ bool equal_in_constant_time(std::string_view left, std::string_view right);
 class Writer {
  public:
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  void put(const T& value) {
-    append(&value, sizeof(T));
-  }
+  requires std::is_trivially_copyable_v<T>
+  void put(const T& value) { append(&value, sizeof(T)); }
   void put_string(std::string_view text);
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
@@ -52,8 +50,7 @@ class Reader {
  public:
   explicit Reader(Bytes bytes) : rest_(bytes) {}
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  T take() {
+  requires std::is_trivially_copyable_v<T> T take() {
     T value{};
     if (rest_.size() < sizeof(T)) {
       fail();

@@ -10,11 +10,12 @@ namespace pliant {
 }  // namespace pliant
 
 // PLIANT_CHECK(condition) or PLIANT_CHECK(condition, "why it must hold")
-#define PLIANT_CHECK(...) PLIANT_CHECK_PICK(__VA_ARGS__, PLIANT_CHECK_2, PLIANT_CHECK_1)(__VA_ARGS__)
+#define PLIANT_CHECK(...) \
+  PLIANT_CHECK_PICK(__VA_ARGS__, PLIANT_CHECK_2, PLIANT_CHECK_1)(__VA_ARGS__)
 #define PLIANT_CHECK_PICK(first, second, name, ...) name
 #define PLIANT_CHECK_1(condition) PLIANT_CHECK_2(condition, "")
-#define PLIANT_CHECK_2(condition, message)                                 \
-  do {                                                                     \
-    if (!(condition)) [[unlikely]]                                         \
-      ::pliant::check_failed(#condition, __FILE__, __LINE__, (message));   \
+#define PLIANT_CHECK_2(condition, message)                               \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]]                                       \
+      ::pliant::check_failed(#condition, __FILE__, __LINE__, (message)); \
   } while (false)

@@ -16,9 +16,7 @@ struct PeerId {
   uint16_t incarnation = 0;  // counts from 1; 0 only in PeerId{}, "no peer"
 
   auto operator<=>(const PeerId&) const = default;
-  uint64_t packed() const {
-    return (uint64_t{host} << 32) | (uint64_t{slot} << 16) | incarnation;
-  }
+  uint64_t packed() const { return (uint64_t{host} << 32) | (uint64_t{slot} << 16) | incarnation; }
   static PeerId unpack(uint64_t packed) {
     return {static_cast<uint32_t>(packed >> 32), static_cast<uint16_t>(packed >> 16),
             static_cast<uint16_t>(packed)};

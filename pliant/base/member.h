@@ -12,10 +12,10 @@ namespace pliant {
 struct Member {
   PeerId id;
   int32_t pid = 0;
-  std::string host;         // the host's name, for people
-  std::string address;      // numeric IPv4 or IPv6 address of its TCP listener
-  uint16_t port = 0;        // of that listener
-  std::string local_name;   // its Unix socket's abstract name; reached by peers of the same host
+  std::string host;        // the host's name, for people
+  std::string address;     // numeric IPv4 or IPv6 address of its TCP listener
+  uint16_t port = 0;       // of that listener
+  std::string local_name;  // its Unix socket's abstract name; reached by peers of the same host
 
   bool operator==(const Member&) const = default;
 };

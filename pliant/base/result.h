@@ -90,8 +90,7 @@ Error system_error(const std::string& what);
 }  // namespace pliant
 
 // Passes an error on to the caller.
-#define PLIANT_TRY(expression)                                   \
-  do {                                                           \
-    if (auto pliant_status = (expression); !pliant_status.ok())  \
-      return pliant_status.error();                              \
+#define PLIANT_TRY(expression)                                                                \
+  do {                                                                                        \
+    if (auto pliant_status = (expression); !pliant_status.ok()) return pliant_status.error(); \
   } while (false)

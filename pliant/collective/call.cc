@@ -94,11 +94,11 @@ uint64_t key_of(const Operation& operation, const Group& group) {
 }
 
 InPlace in_place(const Operation& operation, const Group& group) {
-  const size_t offset =
-      takes_counts(operation.collective) ? own_offset(operation, group) * size_of(operation.dtype)
-                                         : 0;
-  const bool gathers = operation.collective == Collective::kAllGather ||
-                       operation.collective == Collective::kGather;
+  const size_t offset = takes_counts(operation.collective)
+                            ? own_offset(operation, group) * size_of(operation.dtype)
+                            : 0;
+  const bool gathers =
+      operation.collective == Collective::kAllGather || operation.collective == Collective::kGather;
   return gathers ? InPlace{offset, 0} : InPlace{0, offset};
 }
 
@@ -118,8 +118,8 @@ Operation essence(const Operation& operation, const Group& group) {
 
 Status check_call(const Operation& operation, const Group& group) {
   const auto wrong = [&](const std::string& what) {
-    return invalid(fmt::format("{} '{}': {}", to_string(operation.collective), operation.name,
-                               what));
+    return invalid(
+        fmt::format("{} '{}': {}", to_string(operation.collective), operation.name, what));
   };
   if (static_cast<int>(operation.dtype) >= kDTypes || static_cast<int>(operation.op) >= kOps)
     return wrong("unknown type or operator");
@@ -129,14 +129,13 @@ Status check_call(const Operation& operation, const Group& group) {
     return wrong(fmt::format("there is no rank {} among {}", operation.root, group.size()));
   if (!operation.counts.empty() && !takes_counts(operation.collective))
     return wrong("takes one count, not one for each rank");
-  if (!operation.counts.empty() &&
-      operation.counts.size() != static_cast<size_t>(group.size()))
+  if (!operation.counts.empty() && operation.counts.size() != static_cast<size_t>(group.size()))
     return wrong(fmt::format("{} counts for {} ranks", operation.counts.size(), group.size()));
   const size_t count_max = SIZE_MAX / 64 / static_cast<size_t>(group.size());
   const auto too_large = [&](size_t count) { return count > count_max; };
-  if (operation.counts.empty() ? too_large(operation.count)
-                               : std::any_of(operation.counts.begin(), operation.counts.end(),
-                                             too_large))
+  if (operation.counts.empty()
+          ? too_large(operation.count)
+          : std::any_of(operation.counts.begin(), operation.counts.end(), too_large))
     return wrong("the count is too large");
   if (operation.collective == Collective::kBarrier) return {};
   const Sizes sizes = sizes_of(operation, group);
@@ -144,12 +143,11 @@ Status check_call(const Operation& operation, const Group& group) {
   if (sizes.output > 0 && operation.output == nullptr && !operation.shared_result)
     return wrong("the output is missing");
   const bool may_be_in_place =
-      operation.output != nullptr &&
-      (operation.collective == Collective::kAllReduce ||
-       operation.collective == Collective::kAllGather ||
-       (root && (operation.collective == Collective::kReduce ||
-                 operation.collective == Collective::kBroadcast ||
-                 operation.collective == Collective::kGather)));
+      operation.output != nullptr && (operation.collective == Collective::kAllReduce ||
+                                      operation.collective == Collective::kAllGather ||
+                                      (root && (operation.collective == Collective::kReduce ||
+                                                operation.collective == Collective::kBroadcast ||
+                                                operation.collective == Collective::kGather)));
   if (sizes.input > 0 && operation.input == nullptr && !may_be_in_place)
     return wrong("the input is missing");
   if (overlaps_badly(operation, group, sizes))

@@ -25,7 +25,7 @@ inline constexpr uint64_t kNotRegistered = UINT64_MAX;
 struct Post {
   uint64_t key = 0;
   uint64_t count = 0;
-  uint64_t input = kNotRegistered;   // offset in the poster's segment
+  uint64_t input = kNotRegistered;  // offset in the poster's segment
   uint64_t output = kNotRegistered;
   uint64_t staging = kNotRegistered;  // kStageSlots slots of a lane each, for unregistered memory
   uint64_t result = kNotRegistered;   // the leader's: where a shared result goes

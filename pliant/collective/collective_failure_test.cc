@@ -53,7 +53,7 @@ TEST_P(Deadlines, NameTheRankThatDidNotCome) {
 
 INSTANTIATE_TEST_SUITE_P(Strategies, Deadlines,
                          testing::Values("direct", "star", "ring", "clique", "binary_tree",
-                                         "hierarchical:ring"));
+                                         "exchange", "hierarchical:ring"));
 
 // A rank that made its call and then stopped does not answer; those that wait like us do.
 TEST(Deadline, NamesTheRankThatFellSilent) {
@@ -229,7 +229,8 @@ TEST(Loss, OfARankThatLeftWithoutItsPart) {
     // On one host no link was needed so far; there the agent tells.
     if (std::string_view(strategy) == "direct")
       for (Rank rank = 0; rank < 3; ++rank)
-        cluster.executor(rank).lost(cluster.peer(3), {Code::kPeerLost, "gone", cluster.peer(3), {}});
+        cluster.executor(rank).lost(cluster.peer(3),
+                                    {Code::kPeerLost, "gone", cluster.peer(3), {}});
     ASSERT_TRUE(cluster.run_until([&] { return call.done(); })) << strategy;
     call.release();
     for (const Rank rank : {0, 1, 2}) {

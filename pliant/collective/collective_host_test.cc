@@ -49,7 +49,8 @@ TEST_P(HostModes, BetweenUnequalHosts) { run_modes(scattered(GetParam()), "hiera
 
 TEST_P(HostModes, SharedResult) {
   for (const auto& hosts : {one_host(GetParam()), in_pairs(GetParam()), scattered(GetParam())}) {
-    for (const char* strategy : {"direct", "hierarchical:ring", "hierarchical:binary_tree", "ring"}) {
+    for (const char* strategy :
+         {"direct", "hierarchical:ring", "hierarchical:binary_tree", "ring"}) {
       const bool several = hosts != one_host(GetParam());
       if (several && std::string_view(strategy) == "direct") continue;
       TestCluster cluster({.hosts = hosts, .plan = plan_of(strategy, 256)});
@@ -78,8 +79,9 @@ TEST(SharedResult, IsOneForAHost) {
     calls.push_back(cluster.executor(rank).begin(call, cluster.world(rank)).value());
     cluster.executor(rank).adopt(*calls.back(), cluster.now());
   }
-  ASSERT_TRUE(cluster.run_until(
-      [&] { return std::all_of(calls.begin(), calls.end(), [](auto* c) { return c->finished(); }); }));
+  ASSERT_TRUE(cluster.run_until([&] {
+    return std::all_of(calls.begin(), calls.end(), [](auto* c) { return c->finished(); });
+  }));
   EXPECT_EQ(calls[0]->result(), calls[1]->result());
   EXPECT_EQ(calls[2]->result(), calls[3]->result());
   EXPECT_NE(calls[0]->result(), calls[2]->result());

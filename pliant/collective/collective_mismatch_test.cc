@@ -30,9 +30,8 @@ std::vector<Mismatch> mismatches(std::vector<size_t>& other_counts) {
                                            ? Collective::kBroadcast
                                            : Collective::kAllReduce;
                    }});
-    all.push_back({"barrier", of(collective), [](Operation& call) {
-                     call.collective = Collective::kBarrier;
-                   }});
+    all.push_back({"barrier", of(collective),
+                   [](Operation& call) { call.collective = Collective::kBarrier; }});
     all.push_back({"type that cannot be", of(collective),
                    [](Operation& call) { call.dtype = static_cast<DType>(99); }});
     if (reduces(collective)) {
@@ -42,11 +41,11 @@ std::vector<Mismatch> mismatches(std::vector<size_t>& other_counts) {
     if (takes_counts(collective))
       all.push_back({"counts", of(collective),
                      [&other_counts](Operation& call) { call.counts = other_counts; }});
-    all.push_back({"large and small", of(collective, 30'000),
-                   [](Operation& call) { call.count = 5; }});
+    all.push_back(
+        {"large and small", of(collective, 30'000), [](Operation& call) { call.count = 5; }});
   }
-  for (const Collective collective : {Collective::kReduce, Collective::kBroadcast,
-                                      Collective::kGather, Collective::kScatter}) {
+  for (const Collective collective :
+       {Collective::kReduce, Collective::kBroadcast, Collective::kGather, Collective::kScatter}) {
     all.push_back({"root", of(collective), [](Operation& call) { call.root = 0; }});
     all.push_back({"no such root", of(collective), [](Operation& call) { call.root = 99; }});
     all.push_back({"root of nothing", of(collective, 0), [](Operation& call) { call.root = 0; }});
@@ -129,12 +128,13 @@ TEST_P(Mismatches, FailOnEveryRankInAnyOrder) {
 INSTANTIATE_TEST_SUITE_P(Strategies, Mismatches,
                          testing::Values("direct", "star", "star@1", "ring", "clique",
                                          "binary_tree", "multi_star", "hierarchical:ring",
+                                         "exchange", "hierarchical:exchange",
                                          "hierarchical:star@1"));
 
 // Each rank plans for itself; if the plans differ, nothing may be mixed up.
 TEST(StrategyMismatch, FailsOnEveryRank) {
-  const std::vector<std::string> plans = {"star",  "star@1", "ring",  "clique", "binary_tree",
-                                          "direct", "hierarchical:ring"};
+  const std::vector<std::string> plans = {
+      "star", "star@1", "ring", "clique", "binary_tree", "direct", "hierarchical:ring"};
   for (const auto& hosts : {one_host(3), std::vector<uint32_t>{0, 0, 1}}) {
     for (const std::string& most : plans) {
       for (const std::string& one : plans) {
@@ -162,8 +162,8 @@ TEST(StrategyMismatch, FailsOnEveryRank) {
 
 TEST(Mismatch, SendAndReceive) {
   TestCluster cluster({.hosts = {0, 1}});
-  for (const auto& [sends, takes] : {std::pair<size_t, size_t>{5, 6}, {0, 6}, {5, 0}, {30'000, 5},
-                                     {5, 30'000}}) {
+  for (const auto& [sends, takes] :
+       {std::pair<size_t, size_t>{5, 6}, {0, 6}, {5, 0}, {30'000, 5}, {5, 30'000}}) {
     std::vector<float> data(30'000);
     Operation call;
     call.name = "message";

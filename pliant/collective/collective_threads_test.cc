@@ -27,8 +27,7 @@ std::vector<Round> rounds() {
                       .count = count,
                       .root = static_cast<Rank>(all.size()) % kRanks,
                       .memory = memory,
-                      .shared_result =
-                          collective == Collective::kAllReduce && all.size() % 2 == 0};
+                      .shared_result = collective == Collective::kAllReduce && all.size() % 2 == 0};
         for (Rank rank = 0; rank < kRanks; ++rank)
           round.inputs.push_back(values(round.call, rank, extent(round.call, rank, kRanks).input));
         round.wanted = expected(round.call, round.inputs);
@@ -40,7 +39,8 @@ std::vector<Round> rounds() {
 }
 
 // Runs one call as a caller alone does; empty if it went well.
-std::string run_alone(TestCluster& cluster, Rank rank, const Round& round, const std::string& name) {
+std::string run_alone(TestCluster& cluster, Rank rank, const Round& round,
+                      const std::string& name) {
   const bool registered = round.call.memory == Memory::kRegistered ||
                           (round.call.memory == Memory::kMixed && rank % 2 == 0);
   Segment* segment = registered ? &cluster.segment(rank) : nullptr;

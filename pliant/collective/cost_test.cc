@@ -400,7 +400,8 @@ TEST(Choose, ExplainsItself) {
   barrier.count = 1;
   barrier.dtype = DType::kU8;
   const std::string reason = choose(barrier, group, {}).reason;
-  EXPECT_TRUE(reason.starts_with("hierarchical:exchange: barrier over 4 hosts, predicted ")) << reason;
+  EXPECT_TRUE(reason.starts_with("hierarchical:exchange: barrier over 4 hosts, predicted "))
+      << reason;
 }
 
 // ---- Chunks ------------------------------------------------------------------------------------

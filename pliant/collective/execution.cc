@@ -241,9 +241,9 @@ bool Execution::run_reduce(Lane& lane, const Step& step, const LaneRange& range,
     if (step.ordered && step.peers[i] < group_->self) own_place = i + 1;
     inputs_.push_back({.data = incoming->data, .partial = step.partial[i]});
   }
-  inputs_.insert(inputs_.begin() + static_cast<std::ptrdiff_t>(own_place),
-                 {.data = bytes_of(step.from, lane, range, block),
-                  .partial = step.from == Buffer::kPartial});
+  inputs_.insert(
+      inputs_.begin() + static_cast<std::ptrdiff_t>(own_place),
+      {.data = bytes_of(step.from, lane, range, block), .partial = step.from == Buffer::kPartial});
   const bool partial = step.into == Buffer::kPartial;
   std::byte* const output =
       partial ? partial_of(lane)

@@ -36,10 +36,10 @@ enum class Arrival : uint8_t {
   // The roll call of operations in which a rank could end before others have begun: up and down a
   // binary tree over the ranks, whatever the strategy. Without it, a rank could not learn that
   // another made a different call.
-  kBelow,     // "and so has everybody below me"
+  kBelow,  // "and so has everybody below me"
   kEverybody,
-  // "Have you?", when a call takes long. It brings out calls that differ but send each other nothing,
-  // and who does not answer is the one to blame at the deadline.
+  // "Have you?", when a call takes long. It brings out calls that differ but send each other
+  // nothing, and who does not answer is the one to blame at the deadline.
   kQuestion,
 };
 
@@ -156,7 +156,7 @@ class Execution {
   uint64_t key_ = 0;
   uint32_t sequence_ = 0;
   uint32_t shape_ = 0;
-  uint32_t id_ = 0;  // of this execution in send cookies
+  uint32_t id_ = 0;   // of this execution in send cookies
   Rank partner_ = 0;  // of a send or receive
   Instant deadline_;
   Instant began_;
@@ -183,11 +183,11 @@ class Execution {
   std::vector<bool> sends_me_;  // members whose data this rank receives
   std::vector<bool> heard_;     // members that have sent anything since the last question
   std::vector<Rank> asked_;
-  int below_left_ = 0;      // of the roll call: children that have not reported
-  bool everybody_ = false;  // all members are known to have made this call
+  int below_left_ = 0;           // of the roll call: children that have not reported
+  bool everybody_ = false;       // all members are known to have made this call
   std::optional<Error> poison_;  // written before poisoned_ is set, like the next
   Ending poison_ending_ = Ending::kAbandoned;
-  std::byte barrier_[2] = {};  // a barrier is an all-reduce of one byte
+  std::byte barrier_[2] = {};        // a barrier is an all-reduce of one byte
   std::vector<ReduceInput> inputs_;  // scratch
 };
 

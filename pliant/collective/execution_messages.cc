@@ -178,8 +178,8 @@ Frame Execution::frame(FrameType type) const {
 }
 
 size_t Execution::bytes_in(Buffer buffer, const LaneRange& range) const {
-  const DType dtype = buffer == Buffer::kPartial ? accumulator_of(operation_.dtype)
-                                                 : operation_.dtype;
+  const DType dtype =
+      buffer == Buffer::kPartial ? accumulator_of(operation_.dtype) : operation_.dtype;
   return range.count * size_of(dtype);
 }
 
@@ -210,8 +210,8 @@ Execution::Incoming* Execution::find(Lane& lane, Rank from, Phase phase) {
 const Step* Execution::receiver_of(size_t block, Rank from, Phase phase) const {
   const Step::Kind kind = phase == Phase::kUp ? Step::Kind::kReduce : Step::Kind::kReceive;
   for (const Step& step : schedule_->blocks[block].steps)
-    if (step.kind == kind && std::find(step.peers.begin(), step.peers.end(), from) !=
-                                 step.peers.end())
+    if (step.kind == kind &&
+        std::find(step.peers.begin(), step.peers.end(), from) != step.peers.end())
       return &step;
   return nullptr;
 }
@@ -230,12 +230,12 @@ Result<std::byte*> Execution::place(Rank from, const Frame& head) {
   const Step* step = receiver_of(range.block, from, phase);
   Lane& lane = lanes_[head.lane];
   if (step == nullptr || lane.done || find(lane, from, phase) != nullptr) return unexpected;
-  Incoming incoming{.from = from, .phase = phase, .data = nullptr, .scratch = false,
-                    .complete = false};
+  Incoming incoming{
+      .from = from, .phase = phase, .data = nullptr, .scratch = false, .complete = false};
   size_t bytes = bytes_in(Buffer::kOutput, range);
   if (phase == Phase::kUp) {
-    const auto index = static_cast<size_t>(
-        std::find(step->peers.begin(), step->peers.end(), from) - step->peers.begin());
+    const auto index = static_cast<size_t>(std::find(step->peers.begin(), step->peers.end(), from) -
+                                           step->peers.begin());
     if (step->partial[index]) bytes = bytes_in(Buffer::kPartial, range);
     if (head.payload_bytes != bytes) return unexpected;
     incoming.scratch = true;

@@ -42,8 +42,8 @@ Status Executor::check_group(const Group& group) const {
 
 Result<Executor::Binding*> Executor::bind(const Operation& operation, const Group& group) {
   const auto wrong = [&](const std::string& what) {
-    return invalid(fmt::format("{} '{}': {}", to_string(operation.collective), operation.name,
-                               what));
+    return invalid(
+        fmt::format("{} '{}': {}", to_string(operation.collective), operation.name, what));
   };
   if (static_cast<int>(operation.collective) >= kCollectives) return wrong("no such collective");
   if (operation.name.empty() || operation.name.size() > kNameBytesMax)
@@ -59,7 +59,8 @@ Result<Executor::Binding*> Executor::bind(const Operation& operation, const Grou
   if (bindings_.size() > kNamesMax) {
     bindings_.erase(key);
     return Error{Code::kOverloaded,
-                 fmt::format("more than {} names of operations; use names again", kNamesMax), {},
+                 fmt::format("more than {} names of operations; use names again", kNamesMax),
+                 {},
                  {}};
   }
   slot = std::make_unique<Binding>();
@@ -82,8 +83,10 @@ Result<Execution*> Executor::begin(const Operation& operation, const Group& grou
   Execution& execution = binding.execution;
   PLIANT_TRY(check_group(group));
   if (execution.busy_.exchange(true))
-    return invalid(fmt::format("operation '{}' is already in flight on this rank; wait for it, or "
-                               "use another name", operation.name));
+    return invalid(
+        fmt::format("operation '{}' is already in flight on this rank; wait for it, or "
+                    "use another name",
+                    operation.name));
   execution.host_.release_staging();
   Operation call;
   Status right = check_call(operation, group);
@@ -155,9 +158,9 @@ Status Executor::refresh_plan(Binding& binding, const Operation& call) {
     if (binding.schedule.on_host && host_ == nullptr)
       return invalid(fmt::format("strategy {} needs shared memory", to_string(plan.strategy)));
     // The two sides of a pair may have planned differently; only the chunks matter to them.
-    const std::string text = fmt::format(
-        "{} {} {}", is_pair(call.collective) ? "" : to_string(plan.strategy), plan.chunk_bytes,
-        fmt::join(known.counts, ","));
+    const std::string text =
+        fmt::format("{} {} {}", is_pair(call.collective) ? "" : to_string(plan.strategy),
+                    plan.chunk_bytes, fmt::join(known.counts, ","));
     binding.plan_digest = static_cast<uint32_t>(hash64(text));
   }
   binding.plan_version = plan_version_;
@@ -216,8 +219,7 @@ void Executor::release(Execution& execution) {
     execution.host_.release_staging();
     // Its place stays for advance_all(), which may be looking at it.
     if (execution.adopted_.exchange(false))
-      std::replace(adopted_.begin(), adopted_.end(), &execution,
-                   static_cast<Execution*>(nullptr));
+      std::replace(adopted_.begin(), adopted_.end(), &execution, static_cast<Execution*>(nullptr));
   }
   execution.busy_.store(false, std::memory_order_release);
 }
@@ -240,20 +242,19 @@ bool Executor::advance_all(Instant now) {
 }
 
 bool Executor::waits_for_host() const {
-  return std::any_of(adopted_.begin(), adopted_.end(),
-                     [](const Execution* execution) {
-                       return execution != nullptr && execution->schedule_->on_host;
-                     });
+  return std::any_of(adopted_.begin(), adopted_.end(), [](const Execution* execution) {
+    return execution != nullptr && execution->schedule_->on_host;
+  });
 }
 
 void Executor::lost(PeerId peer, const Error& error) {
   const bool in_order = leaving_.contains(peer);
   // Whatever broke the link, the reaction is to go on without the peer.
   const bool silent = error.code == Code::kTimeout || error.code == Code::kCancelled;
-  const Error told{silent ? error.code : Code::kPeerLost,
-                   in_order ? fmt::format("{} has left the job", options_.describe(peer))
-                            : error.message,
-                   peer, options_.epoch};
+  const Error told{
+      silent ? error.code : Code::kPeerLost,
+      in_order ? fmt::format("{} has left the job", options_.describe(peer)) : error.message, peer,
+      options_.epoch};
   if (!lost_.emplace(peer, told).second) return;
   std::erase_if(texts_, [&](const auto& entry) { return entry.second.to == peer; });
   for (auto& [key, queue] : early_)

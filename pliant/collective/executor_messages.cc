@@ -28,8 +28,8 @@ Execution* Executor::find(const Frame& frame) {
   const auto at = bindings_.find(frame.key);
   if (at == bindings_.end()) return nullptr;
   Execution& execution = at->second->execution;
-  const bool running = execution.busy_.load() && !execution.finished() &&
-                       execution.sequence_ == frame.sequence;
+  const bool running =
+      execution.busy_.load() && !execution.finished() && execution.sequence_ == frame.sequence;
   return running ? &execution : nullptr;
 }
 
@@ -43,7 +43,8 @@ Result<std::byte*> Executor::waste(PeerId from, const Frame& frame) {
   if (bytes > kWasteBytesMax)
     return Error{Code::kOverloaded,
                  fmt::format("{} sends a message of {} that no operation awaits",
-                             options_.describe(from), human_bytes(bytes)), from, options_.epoch};
+                             options_.describe(from), human_bytes(bytes)),
+                 from, options_.epoch};
   // The smaller ones are kept: a transport may be writing into them.
   if (waste_.empty() || waste_.back().size() < bytes)
     waste_.emplace_back(std::bit_ceil(std::max<size_t>(bytes, 4096)));
@@ -54,8 +55,8 @@ Result<std::byte*> Executor::place(PeerId from, const Frame& frame) {
   const auto type = static_cast<FrameType>(frame.type);
   spoken_.insert(from);
   if (type < FrameType::kData || type > FrameType::kGoodbye)
-    return invalid(fmt::format("{} sends a message of unknown type {}", options_.describe(from),
-                               frame.type));
+    return invalid(
+        fmt::format("{} sends a message of unknown type {}", options_.describe(from), frame.type));
   if (type != FrameType::kData && frame.payload_bytes > kTextBytesMax)
     return invalid(fmt::format("{} sends {} where a short text belongs", options_.describe(from),
                                human_bytes(frame.payload_bytes)));
@@ -101,7 +102,8 @@ Result<std::byte*> Executor::place_early(PeerId from, const Frame& frame) {
   if (frame.payload_bytes > kEarlyBytesMax - early_bytes_ || early_count_ >= kEarlyMessagesMax)
     return Error{Code::kOverloaded,
                  fmt::format("{} sends messages of operations that this rank has not called",
-                             options_.describe(from)), from, options_.epoch};
+                             options_.describe(from)),
+                 from, options_.epoch};
   auto early = std::make_unique<Early>();
   early->from = from;
   early->frame = frame;
@@ -224,6 +226,8 @@ void Executor::sent(uint64_t cookie) {
 }
 
 void Executor::send_text(PeerId to, Frame frame, const std::string& text) {
+  // Nobody would tell us that it was sent.
+  if (lost_.contains(to)) return;
   const uint64_t cookie = kTextCookie | (next_text_++ & 0xffffffff);
   const std::string& kept =
       texts_.emplace(cookie, Text{to, text.substr(0, kTextBytesMax)}).first->second.text;

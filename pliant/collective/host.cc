@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "pliant/base/fence.h"
+
 namespace pliant {
 
 // ---- HostExchange -----------------------------------------------------------------------------
@@ -80,9 +82,11 @@ Status HostExchange::bind(HostBinding& binding, const Group& group, uint64_t key
   if (binding.channel >= 0) return {};
   const int index = free_channel(key);
   if (index < 0)
-    return Error{Code::kOverloaded,
-                 fmt::format("more than {} operations are in flight at once; wait for some",
-                             kChannelWays), {}, {}};
+    return Error{
+        Code::kOverloaded,
+        fmt::format("more than {} operations are in flight at once; wait for some", kChannelWays),
+        {},
+        {}};
   Channel& channel = control().channels[index];
   control().keys[index].store(0, std::memory_order_release);
   for (Channel::Entry& entry : channel.entries) entry.posted.store(0, std::memory_order_relaxed);
@@ -127,8 +131,9 @@ std::vector<Rank> HostExchange::unsettled(HostBinding& binding, uint64_t key) co
   std::vector<Rank> ranks;
   for (size_t i = 0; i < binding.peers.size(); ++i) {
     HostPeer& peer = binding.peers[i];
-    if (i != binding.self && (!resolve(peer, key) || peer.channel->finished.load(
-                                  std::memory_order_acquire) < binding.settle_at))
+    if (i != binding.self &&
+        (!resolve(peer, key) ||
+         peer.channel->finished.load(std::memory_order_acquire) < binding.settle_at))
       ranks.push_back(peer.rank);
   }
   return ranks;
@@ -136,7 +141,7 @@ std::vector<Rank> HostExchange::unsettled(HostBinding& binding, uint64_t key) co
 
 void HostExchange::notify(const HostBinding& binding) const {
   // Pairs with the fence of a peer that goes to sleep: it sees our change, or we see its flag.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   for (size_t i = 0; i < binding.peers.size(); ++i) {
     const HostPeer& peer = binding.peers[i];
     if (i == binding.self || peer.segment == nullptr) continue;
@@ -322,9 +327,8 @@ std::string describe(const Post& post) {
          (post.shared_result ? " with a shared result" : "");
 }
 bool same_call(const Post& a, const Post& b) {
-  return a.count == b.count && a.collective == b.collective && a.dtype == b.dtype &&
-         a.op == b.op && a.root == b.root && a.shape == b.shape &&
-         a.shared_result == b.shared_result;
+  return a.count == b.count && a.collective == b.collective && a.dtype == b.dtype && a.op == b.op &&
+         a.root == b.root && a.shape == b.shape && a.shared_result == b.shared_result;
 }
 }  // namespace
 
@@ -342,8 +346,8 @@ Status HostCall::check(std::string_view name) const {
     const bool look_alike = describe(post_of(0)) == describe(post_of(i));
     return invalid(fmt::format(
         "operation '{}' differs between ranks: rank {} calls {}, rank {} calls {}{}", name,
-        binding_->peers[0].rank, describe(post_of(0)), binding_->peers[i].rank, describe(post_of(i)),
-        look_alike ? " with other counts or another strategy" : ""));
+        binding_->peers[0].rank, describe(post_of(0)), binding_->peers[i].rank,
+        describe(post_of(i)), look_alike ? " with other counts or another strategy" : ""));
   }
   return {};
 }
@@ -361,12 +365,13 @@ HostCall::Mode HostCall::choose_mode() {
   bool direct = true;
   for (size_t i = 0; i < members(); ++i) {
     // Only contributors must have registered inputs; a moved block's receiver copies by itself.
-    const bool contributes = reduces || post_of(i).input != kNotRegistered ||
-                             std::any_of(schedule_->blocks.begin(), schedule_->blocks.end(),
-                                         [&](const Block& block) {
-                                           return block.host.reducer == binding_->peers[i].rank;
-                                         });
-    if (contributes && call_.largest_input > 0 && post_of(i).input == kNotRegistered) direct = false;
+    const bool contributes =
+        reduces || post_of(i).input != kNotRegistered ||
+        std::any_of(schedule_->blocks.begin(), schedule_->blocks.end(), [&](const Block& block) {
+          return block.host.reducer == binding_->peers[i].rank;
+        });
+    if (contributes && call_.largest_input > 0 && post_of(i).input == kNotRegistered)
+      direct = false;
     if (reduces && everyone_receives && !call_.shared_result && post_of(i).output == kNotRegistered)
       direct = false;
   }

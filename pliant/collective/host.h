@@ -3,7 +3,8 @@
 // It meets the other members (post, then wait for their posts), checks that all made the same call,
 // and then moves each lane in one of three ways, chosen alike by all from what was posted:
 //   inline   small inputs are posted with the call; each rank computes its own output. One meeting.
-//   direct   all buffers are registered: a lane is reduced once, straight from the inputs into every
+//   direct   all buffers are registered: a lane is reduced once, straight from the inputs into
+//   every
 //            output, by whoever claims it. No copies.
 //   staged   some memory is private: contributions and results pass through slots in shared memory.
 // Whoever reduces combines in the order of ranks, so the bits do not depend on who does it.
@@ -63,14 +64,14 @@ struct HostPeer {
 
 // What a name keeps from call to call. Stays at one address.
 struct HostBinding {
-  int channel = -1;  // in the own segment
-  std::vector<HostPeer> peers;        // the group's members on this host, this process included
-  std::vector<int> index_of_rank;     // -1: on another host
-  size_t self = 0;                    // this process's index among the peers
-  uint64_t lanes_staged = 0;          // the leader's count
-  std::span<std::byte> result;        // the leader's memory for shared results
+  int channel = -1;                // in the own segment
+  std::vector<HostPeer> peers;     // the group's members on this host, this process included
+  std::vector<int> index_of_rank;  // -1: on another host
+  size_t self = 0;                 // this process's index among the peers
+  uint64_t lanes_staged = 0;       // the leader's count
+  std::span<std::byte> result;     // the leader's memory for shared results
   std::vector<std::span<std::byte>> retired;  // former results that peers may still read
-  std::span<std::byte> own_staging;   // kept by names whose buffers are registered
+  std::span<std::byte> own_staging;           // kept by names whose buffers are registered
   // After a call that failed on all members: what their channels must say before the next post. One
   // that is slow to learn of the failure still reads our posts and works on the leader's slots.
   uint64_t settle_at = 0;  // calls; 0: settled
@@ -128,9 +129,9 @@ class HostExchange {
   std::vector<Waiting> waiting_staging_;
 };
 
-// One call. begin(), then ready() until it is true, then post(); meet() until it is true, then check()
-// and choose_mode(); then the part that the mode asks for; then end(), or withdraw() if the call
-// failed on this rank, or HostExchange::leave() if it fails on all.
+// One call. begin(), then ready() until it is true, then post(); meet() until it is true, then
+// check() and choose_mode(); then the part that the mode asks for; then end(), or withdraw() if the
+// call failed on this rank, or HostExchange::leave() if it fails on all.
 class HostCall {
  public:
   enum class Mode : uint8_t { kInline, kDirect, kStaged };

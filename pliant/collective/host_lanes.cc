@@ -54,8 +54,8 @@ void HostCall::finish_inline() {
     if (block.host.reduce) {
       inputs_.clear();
       for (size_t i = 0; i < members(); ++i)
-        inputs_.push_back({.data = inline_of(i) + block.input_offset * element_bytes_,
-                           .partial = false});
+        inputs_.push_back(
+            {.data = inline_of(i) + block.input_offset * element_bytes_, .partial = false});
       outputs_.assign(1, own_output(block, all));
       stream_ = false;
       reduce_into(all, false);
@@ -241,9 +241,9 @@ void HostCall::stage_result(size_t lane, std::byte* partial) {
   if (block.host.reduce) {
     inputs_.clear();
     for (size_t member = 0; member < members(); ++member)
-      inputs_.push_back({.data = member == binding_->self ? own_input(block, range)
-                                                          : slot_of(member, lane),
-                         .partial = false});
+      inputs_.push_back(
+          {.data = member == binding_->self ? own_input(block, range) : slot_of(member, lane),
+           .partial = false});
     outputs_.clear();
     if (partial != nullptr) {
       outputs_.push_back(partial);

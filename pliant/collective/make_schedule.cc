@@ -20,16 +20,31 @@ std::vector<Rank> children_of(const Tree& tree, int node) {
 bool is_leaf(const Tree& tree, int node) { return children_of(tree, node).empty(); }
 
 Step send(Buffer from, Phase phase, std::vector<Rank> peers) {
-  return {.kind = Kind::kSend, .phase = phase, .from = from, .into = Buffer::kPartial,
-          .peers = std::move(peers), .ordered = false, .partial = {}};
+  return {.kind = Kind::kSend,
+          .phase = phase,
+          .from = from,
+          .into = Buffer::kPartial,
+          .peers = std::move(peers),
+          .ordered = false,
+          .partial = {}};
 }
 Step receive(Rank peer) {
-  return {.kind = Kind::kReceive, .phase = Phase::kDown, .from = Buffer::kInput,
-          .into = Buffer::kOutput, .peers = {peer}, .ordered = false, .partial = {}};
+  return {.kind = Kind::kReceive,
+          .phase = Phase::kDown,
+          .from = Buffer::kInput,
+          .into = Buffer::kOutput,
+          .peers = {peer},
+          .ordered = false,
+          .partial = {}};
 }
 Step plain(Kind kind) {
-  return {.kind = kind, .phase = Phase::kUp, .from = Buffer::kInput, .into = Buffer::kPartial,
-          .peers = {}, .ordered = false, .partial = {}};
+  return {.kind = kind,
+          .phase = Phase::kUp,
+          .from = Buffer::kInput,
+          .into = Buffer::kPartial,
+          .peers = {},
+          .ordered = false,
+          .partial = {}};
 }
 
 // Partial results flow to the root; `own` is what this node starts from.
@@ -49,8 +64,7 @@ void reduce_up(std::vector<Step>& steps, const Tree& tree, int node, Buffer own)
   } else if (root) {
     steps.push_back(plain(Kind::kCopy));
   }
-  if (!root)
-    steps.push_back(send(mine, Phase::kUp, {tree.parent[static_cast<size_t>(node)]}));
+  if (!root) steps.push_back(send(mine, Phase::kUp, {tree.parent[static_cast<size_t>(node)]}));
 }
 
 // The result flows from the root, which has it in `from`.
@@ -141,12 +155,8 @@ Cut cut_by_meaning(const Signature& signature, const Group& group) {
                     static_cast<size_t>(r) * signature.count, signature.count, r, to);
         }
       break;
-    case Collective::kSend:
-      add_block(cut, 0, 0, signature.count, group.self, root);
-      break;
-    case Collective::kReceive:
-      add_block(cut, 0, 0, signature.count, root, group.self);
-      break;
+    case Collective::kSend: add_block(cut, 0, 0, signature.count, group.self, root); break;
+    case Collective::kReceive: add_block(cut, 0, 0, signature.count, root, group.self); break;
   }
   return cut;
 }
@@ -157,7 +167,7 @@ std::vector<Block> direct_blocks(const Signature& signature, const Group& group)
     HostPart& host = cut.blocks[i].host;
     host.reduce = cut.source[i] < 0;
     host.receiver = cut.target[i] < 0 ? HostPart::kEveryone : cut.target[i];
-    host.reducer = !host.reduce ? cut.source[i]
+    host.reducer = !host.reduce        ? cut.source[i]
                    : cut.target[i] < 0 ? HostPart::kAnyone
                                        : cut.target[i];
     cut.blocks[i].steps = {plain(Kind::kHostReduce), plain(Kind::kHostDeliver)};
@@ -261,7 +271,8 @@ Schedule make_schedule(const Signature& signature, const Group& group, const Str
   const bool pair_of_ranks = is_pair(signature.collective);
   const bool staged = strategy.hierarchical && reduces_everywhere;
   // With a single host there is nothing to exchange between hosts.
-  if ((strategy.kind == Strategy::Kind::kDirect && !pair_of_ranks) || (staged && group.one_host())) {
+  if ((strategy.kind == Strategy::Kind::kDirect && !pair_of_ranks) ||
+      (staged && group.one_host())) {
     schedule.on_host = true;
     schedule.blocks = direct_blocks(signature, group);
   } else if (staged) {

@@ -53,8 +53,9 @@ std::string describe_call(uint8_t collective, uint64_t count, uint8_t dtype, uin
 //
 // In place: input and output may be the same buffer where their sizes agree; for all_gather and
 // gather the input may be the own block's place in the output, for scatter and reduce_scatter the
-// output the own block's place in the input. Without an input (null), the data stands in that place.
-// Any other overlap is an error. An operation completes only after all members have made the call.
+// output the own block's place in the input. Without an input (null), the data stands in that
+// place. Any other overlap is an error. An operation completes only after all members have made the
+// call.
 struct Operation {
   Collective collective = Collective::kAllReduce;
   std::string_view name;
@@ -63,7 +64,7 @@ struct Operation {
   size_t count = 0;
   DType dtype = DType::kF32;
   Op op = Op::kSum;
-  Rank root = 0;  // in the group
+  Rank root = 0;                   // in the group
   std::span<const size_t> counts;  // one a member, `count` does not matter; empty: all equal to it
   bool shared_result = false;      // all_reduce: leave the result where the host's ranks share it
 };

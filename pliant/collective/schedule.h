@@ -49,8 +49,8 @@ struct Step {
 struct HostPart {
   static constexpr Rank kAnyone = -1;
   static constexpr Rank kEveryone = -2;
-  bool reduce = false;      // true: all members contribute; false: only the reducer does
-  Rank reducer = kAnyone;   // who reduces or hands out: fixed, or whoever comes first
+  bool reduce = false;     // true: all members contribute; false: only the reducer does
+  Rank reducer = kAnyone;  // who reduces or hands out: fixed, or whoever comes first
   Rank receiver = kEveryone;
 };
 

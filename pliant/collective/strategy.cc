@@ -98,8 +98,8 @@ std::string to_string(const Strategy& strategy) {
 Status check_strategy(const Strategy& strategy, const Group& group) {
   const int nodes = strategy.hierarchical ? group.hosts : group.size();
   if (strategy.kind == Kind::kDirect && !group.one_host())
-    return invalid(fmt::format("strategy direct works inside one host; this group has {} hosts",
-                               group.hosts));
+    return invalid(
+        fmt::format("strategy direct works inside one host; this group has {} hosts", group.hosts));
   if (strategy.root >= nodes)
     return invalid(fmt::format("strategy {}: there is no rank {} among {}", to_string(strategy),
                                strategy.root, nodes));
@@ -114,14 +114,14 @@ Status check_strategy(const Strategy& strategy, const Group& group) {
     for (int hops = 0; strategy.parents[static_cast<size_t>(at)] != at; ++hops) {
       at = strategy.parents[static_cast<size_t>(at)];
       if (at >= nodes || hops >= nodes)
-        return invalid(fmt::format("strategy {}: rank {} does not reach the root",
-                                   to_string(strategy), node));
+        return invalid(
+            fmt::format("strategy {}: rank {} does not reach the root", to_string(strategy), node));
     }
     roots += at == node ? 1 : 0;
   }
   if (roots != 1)
-    return invalid(fmt::format("strategy {} has {} roots; a tree has one", to_string(strategy),
-                               roots));
+    return invalid(
+        fmt::format("strategy {} has {} roots; a tree has one", to_string(strategy), roots));
   return {};
 }
 
@@ -212,12 +212,10 @@ Tree tree_rooted_at(const Strategy& strategy, const std::vector<int>& host_of, i
     case Kind::kBinaryTree: return heap(nodes, root);
     case Kind::kTree:
     case Kind::kMultiStar:
-      return over_masters(host_of, masters_of(host_of, root),
-                          star(host_count(host_of), root_host));
+      return over_masters(host_of, masters_of(host_of, root), star(host_count(host_of), root_host));
     case Kind::kBinaryTreeStar:
     case Kind::kMultiBinaryTreeStar:
-      return over_masters(host_of, masters_of(host_of, root),
-                          heap(host_count(host_of), root_host));
+      return over_masters(host_of, masters_of(host_of, root), heap(host_count(host_of), root_host));
     case Kind::kExplicit: return reroot(strategy.parents, root);
     default: return star(nodes, root);
   }

@@ -1,9 +1,10 @@
 // Strategies: over which trees a collective runs. Pure; any thread.
 //
 // A strategy is written as text: star, star@R (root R), multi_star, clique, exchange (one hop: all
-// send their input to all; for all-reduces of little data), ring, tree, binary_tree, binary_tree_star, multi_binary_tree_star, tree:P0,P1,... (any explicit tree: each
-// rank's parent; the root is its own), direct (shared memory; one host), hierarchical:S (shared
-// memory inside each host, strategy S between hosts), and auto. docs/STRATEGIES.md draws them.
+// send their input to all; for all-reduces of little data), ring, tree, binary_tree,
+// binary_tree_star, multi_binary_tree_star, tree:P0,P1,... (any explicit tree: each rank's parent;
+// the root is its own), direct (shared memory; one host), hierarchical:S (shared memory inside each
+// host, strategy S between hosts), and auto. docs/STRATEGIES.md draws them.
 #pragma once
 
 #include <string>
@@ -32,9 +33,9 @@ struct Strategy {
     kExplicit,
   };
   Kind kind = Kind::kAuto;
-  bool hierarchical = false;   // `kind` is between hosts only
-  int root = 0;                // kStar, kBinaryTree: the root's rank (host, if hierarchical)
-  std::vector<Rank> parents;   // kExplicit
+  bool hierarchical = false;  // `kind` is between hosts only
+  int root = 0;               // kStar, kBinaryTree: the root's rank (host, if hierarchical)
+  std::vector<Rank> parents;  // kExplicit
 
   bool operator==(const Strategy&) const = default;
 };
@@ -78,8 +79,8 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 
-// The schedule of the group's own rank. `strategy` is not kAuto and was checked; chunks have at most
-// `chunk_bytes`.
+// The schedule of the group's own rank. `strategy` is not kAuto and was checked; chunks have at
+// most `chunk_bytes`.
 Schedule make_schedule(const Signature& signature, const Group& group, const Strategy& strategy,
                        size_t chunk_bytes);
 

@@ -28,11 +28,28 @@ TEST(StrategyText, ReadsWhatItWrites) {
 }
 
 TEST(StrategyText, RefusesWhatMeansNothing) {
-  for (const char* text :
-       {"", "rings", "Ring", " ring", "ring ", "ring@1", "star@", "star@x", "star@-1", "star@1x",
-        "star@99999999999999999999", "tree:", "tree:0,", "tree:,0", "tree:a", "tree:0,-1", "@1",
-        "hierarchical", "hierarchical:", "hierarchical:auto", "hierarchical:direct",
-        "hierarchical:hierarchical:ring"}) {
+  for (const char* text : {"",
+                           "rings",
+                           "Ring",
+                           " ring",
+                           "ring ",
+                           "ring@1",
+                           "star@",
+                           "star@x",
+                           "star@-1",
+                           "star@1x",
+                           "star@99999999999999999999",
+                           "tree:",
+                           "tree:0,",
+                           "tree:,0",
+                           "tree:a",
+                           "tree:0,-1",
+                           "@1",
+                           "hierarchical",
+                           "hierarchical:",
+                           "hierarchical:auto",
+                           "hierarchical:direct",
+                           "hierarchical:hierarchical:ring"}) {
     const auto strategy = parse_strategy(text);
     EXPECT_FALSE(strategy.ok()) << "'" << text << "'";
     if (!strategy.ok()) {
@@ -144,7 +161,8 @@ TEST(Trees, HaveTheirShapes) {
   }
   // Those that know hosts cross between them as rarely as a tree can.
   for (const char* text : {"tree", "multi_star", "binary_tree_star", "multi_binary_tree_star"})
-    for (const TreePair& pair : pairs(text)) EXPECT_EQ(edges_between_hosts(pair.up, group), 3) << text;
+    for (const TreePair& pair : pairs(text))
+      EXPECT_EQ(edges_between_hosts(pair.up, group), 3) << text;
 }
 
 // ---- Schedules ----------------------------------------------------------------------------------
@@ -161,8 +179,8 @@ class Interpreter {
       : signature_(signature), ranks_(static_cast<Rank>(hosts.size())) {
     for (Rank rank = 0; rank < ranks_; ++rank) {
       groups_.push_back(group_of(hosts, rank));
-      schedules_.push_back(make_schedule(signature, groups_.back(),
-                                         parse_strategy(strategy).value(), chunk_bytes));
+      schedules_.push_back(
+          make_schedule(signature, groups_.back(), parse_strategy(strategy).value(), chunk_bytes));
     }
     outputs_.resize(hosts.size());
   }
@@ -233,7 +251,8 @@ class Interpreter {
     }
     for (const auto& [wire, values] : wires_)
       if (!values.empty())
-        return fmt::format("rank {} never takes what {} sent", std::get<1>(wire), std::get<0>(wire));
+        return fmt::format("rank {} never takes what {} sent", std::get<1>(wire),
+                           std::get<0>(wire));
     return "";
   }
 
@@ -264,7 +283,8 @@ class Interpreter {
         put(state, Buffer::kOutput, take({step.peers[0], rank, Phase::kDown}));
         return true;
       case Step::Kind::kSend:
-        for (const Rank peer : step.peers) wires_[{rank, peer, step.phase}].push_back(own(step.from));
+        for (const Rank peer : step.peers)
+          wires_[{rank, peer, step.phase}].push_back(own(step.from));
         return true;
       case Step::Kind::kCopy: put(state, Buffer::kOutput, input(rank, block, element)); return true;
       case Step::Kind::kHostReduce: return host_reduce(rank, block, state, element);
@@ -283,8 +303,8 @@ class Interpreter {
     if (block.host.reduce)
       for (const Rank other : group.local)
         if (other != rank) {
-          const Block& theirs = schedule(other).blocks[static_cast<size_t>(
-              &block - schedule(rank).blocks.data())];
+          const Block& theirs =
+              schedule(other).blocks[static_cast<size_t>(&block - schedule(rank).blocks.data())];
           const Value more = input(other, theirs, element);
           value.insert(more.begin(), more.end());
         }
@@ -301,8 +321,7 @@ class Interpreter {
     const int host = group.host(rank);
     if (block.host.reducer == rank && block.steps.size() > 2) host_[host] = state.output;
     if (!host_.contains(host)) return false;
-    const bool receives =
-        block.host.receiver == HostPart::kEveryone || block.host.receiver == rank;
+    const bool receives = block.host.receiver == HostPart::kEveryone || block.host.receiver == rank;
     if (receives) put(state, Buffer::kOutput, host_[host]);
     return true;
   }
@@ -391,16 +410,16 @@ class Schedules : public testing::TestWithParam<Rank> {};
 
 TEST_P(Schedules, MoveEveryElementOnce) {
   const Rank ranks = GetParam();
-  constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduce,
-                                 Collective::kBroadcast, Collective::kAllGather,
-                                 Collective::kGather,    Collective::kScatter,
-                                 Collective::kReduceScatter, Collective::kAllToAll,
-                                 Collective::kBarrier};
+  constexpr Collective kAll[] = {
+      Collective::kAllReduce,     Collective::kReduce,   Collective::kBroadcast,
+      Collective::kAllGather,     Collective::kGather,   Collective::kScatter,
+      Collective::kReduceScatter, Collective::kAllToAll, Collective::kBarrier};
   for (const auto& hosts : {one_host(ranks), in_pairs(ranks), scattered(ranks)}) {
     for (const std::string& strategy : strategies_over(hosts)) {
       for (const Collective collective : kAll) {
         for (const size_t count : {size_t{0}, size_t{1}, size_t{5}, size_t{19}}) {
-          if (collective == Collective::kAllToAll && count > 5) continue;
+          // Few ranks show what depends on the count, many what depends on the ranks.
+          if ((collective == Collective::kAllToAll || ranks > 9) && count > 5) continue;
           Signature signature;
           signature.collective = collective;
           signature.dtype = DType::kU8;
@@ -419,7 +438,7 @@ TEST_P(Schedules, MoveEveryElementOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Schedules, testing::Range(1, 18));
+INSTANTIATE_TEST_SUITE_P(Ranks, Schedules, testing::ValuesIn(ranks_up_to_17()));
 
 TEST(Schedule, CutsIntoEqualParts) {
   for (size_t count = 0; count < 40; ++count) {

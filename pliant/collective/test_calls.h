@@ -46,11 +46,10 @@ struct Case {
   std::string describe() const {
     return fmt::format("{} {} {} count={} root={} counts=[{}]{}{}{}", to_string(collective),
                        to_string(dtype), to_string(op), count, root, fmt::join(counts, ","),
-                       memory == Memory::kPlain ? " plain"
+                       memory == Memory::kPlain   ? " plain"
                        : memory == Memory::kMixed ? " mixed"
                                                   : " registered",
-                       place == Place::kInPlace ? " in place" : "",
-                       shared_result ? " shared" : "");
+                       place == Place::kInPlace ? " in place" : "", shared_result ? " shared" : "");
   }
 };
 
@@ -142,7 +141,8 @@ inline std::vector<Data> expected(const Case& call, const std::vector<Data>& inp
   const size_t all = call.before(size);
   Data whole;
   if (reduces(call.collective))
-    whole = combined(call, inputs, call.collective == Collective::kReduceScatter ? all : call.count);
+    whole =
+        combined(call, inputs, call.collective == Collective::kReduceScatter ? all : call.count);
   if (call.collective == Collective::kAllGather || call.collective == Collective::kGather)
     for (const Data& input : inputs) append_to(whole, input);
   if (call.collective == Collective::kBroadcast || call.collective == Collective::kScatter)
@@ -327,7 +327,8 @@ class TestCall final {
   std::string describe() const {
     std::string hosts;
     for (const Rank rank : ranks_) hosts += fmt::format("{} ", cluster_.peer(rank).host);
-    return fmt::format("'{}': {} over {} ranks on hosts {}", name_, call_.describe(), size(), hosts);
+    return fmt::format("'{}': {} over {} ranks on hosts {}", name_, call_.describe(), size(),
+                       hosts);
   }
 
  private:
@@ -350,23 +351,21 @@ class TestCall final {
   Rank size() const { return static_cast<Rank>(ranks_.size()); }
 
   void make_buffers(Rank rank, Part& part) {
-    const bool registered = call_.memory == Memory::kRegistered ||
-                            (call_.memory == Memory::kMixed && rank % 2 == 0);
-    Segment* segment =
-        registered ? &cluster_.segment(ranks_[static_cast<size_t>(rank)]) : nullptr;
+    const bool registered =
+        call_.memory == Memory::kRegistered || (call_.memory == Memory::kMixed && rank % 2 == 0);
+    Segment* segment = registered ? &cluster_.segment(ranks_[static_cast<size_t>(rank)]) : nullptr;
     const size_t element = size_of(call_.dtype);
     const Extent elements = extent(call_, rank, size());
     const Data& data = inputs_[static_cast<size_t>(rank)];
-    const bool gathers = call_.collective == Collective::kAllGather ||
-                         call_.collective == Collective::kGather;
+    const bool gathers =
+        call_.collective == Collective::kAllGather || call_.collective == Collective::kGather;
     part.apart = call_.place == Place::kApart || call_.collective == Collective::kAllToAll ||
                  elements.input == 0 || elements.output == 0;
     // In place, the larger of the two holds the other.
     part.input = std::make_unique<TestBuffer>(
         segment, part.apart ? elements.input * element
                             : std::max(elements.input, elements.output) * element);
-    part.output =
-        std::make_unique<TestBuffer>(segment, part.apart ? elements.output * element : 0);
+    part.output = std::make_unique<TestBuffer>(segment, part.apart ? elements.output * element : 0);
     part.input_data = part.input->data();
     part.output_data = part.output->data();
     if (!part.apart) {

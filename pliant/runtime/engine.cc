@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "pliant/base/fence.h"
 #include "pliant/base/log.h"
 
 namespace pliant {
@@ -47,8 +48,12 @@ Status Engine::join() {
   auto segment = Segment::create(options_.heap_bytes_max, options_.self.slot);
   if (!segment) return segment.error();
   segment_ = std::move(*segment);
-  Member self{.id = options_.self, .pid = getpid(), .host = options_.host,
-              .address = options_.address, .port = 0, .local_name = ""};
+  Member self{.id = options_.self,
+              .pid = getpid(),
+              .host = options_.host,
+              .address = options_.address,
+              .port = 0,
+              .local_name = ""};
   const bool alone = options_.coordinator.empty();
   if (alone) {
     view_ = {Epoch{1}, {self}};
@@ -101,9 +106,10 @@ Status Engine::join() {
     if (member.id != options_.self) transports_->add_peer(member);
   PLIANT_TRY(meet_local_peers());
   control_->watch({.on_lost = [this](PeerId peer, const Error& error) { lost(peer, error); },
-                   .on_coordinator_gone = [](const Error& error) {
-                     log(LogLevel::kInfo, "the coordinator is gone: " + error.message);
-                   }});
+                   .on_coordinator_gone =
+                       [](const Error& error) {
+                         log(LogLevel::kInfo, "the coordinator is gone: " + error.message);
+                       }});
   thread_ = std::thread([this] { progress(); });
   return {};
 }
@@ -197,7 +203,7 @@ void Engine::progress() {
     sleeping_ = true;
     std::atomic<uint32_t>& asleep = segment_->header().asleep;
     if (pollers_ == 0) asleep.store(wake_bits(), std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    full_fence();
     // Whoever changed something before it could see the flag does not wake us: look once more.
     if (pollers_ > 0 || !step(now())) {
       const Duration longest =
@@ -222,7 +228,7 @@ void Engine::end_polling() {
   if (--pollers_ > 0) return;
   // What was announced to nobody while we polled, we look for now; the rest wakes the thread.
   segment_->header().asleep.store(wake_bits(), std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   step(now());
   if (!executor_->idle()) nudge();
 }
@@ -275,6 +281,7 @@ Status Engine::run(const Operation& operation, const Group& group, const std::by
     }
   }
   Status status = execution->take_status();
+  if (!status) report(status.error());
   if (result != nullptr) *result = execution->result();
   if (execution->release_needs_loop()) {
     const std::lock_guard guard(loop_);
@@ -314,9 +321,23 @@ void Engine::advance_alone(Execution& execution) {
   execution.wait_finished();
 }
 
+// The launcher names the root of a failure, also where only a deadline tells of it.
+void Engine::report_held(const Error& error) {
+  if (error.code == Code::kTimeout && error.peer != PeerId{} && control_)
+    control_->report_lost(error.peer, error.message);
+}
+
+void Engine::report(const Error& error) {
+  const std::lock_guard guard(loop_);
+  report_held(error);
+}
+
 void Engine::start(const Operation& operation, const Group& group, Execution::Done done) {
   const std::lock_guard guard(loop_);
-  auto begun = executor_->begin(operation, group, done);
+  auto begun = executor_->begin(operation, group, [this, done](const Status& status) {
+    if (!status.ok()) report_held(status.error());
+    done(status);
+  });
   if (!begun) return done(begun.error());
   if ((*begun)->finished()) return;
   executor_->adopt(**begun, now());
@@ -346,13 +367,14 @@ Result<PeerStore::Value> Engine::request(PeerId peer, std::string_view name, uin
   {
     const std::lock_guard guard(loop_);
     const uint64_t number = store_->request(peer, name, version, finish);
-    timer = loop_.at(now() + options_.timeout, [this, finish, number, peer, text = std::string(name)] {
-      store_->abandon(number);
-      finish(Error{Code::kTimeout,
-                   fmt::format("{} did not answer a request for '{}' within {:.1f} s",
-                               describe(peer), text, seconds(options_.timeout)),
-                   peer, view_.epoch});
-    });
+    timer =
+        loop_.at(now() + options_.timeout, [this, finish, number, peer, text = std::string(name)] {
+          store_->abandon(number);
+          finish(Error{Code::kTimeout,
+                       fmt::format("{} did not answer a request for '{}' within {:.1f} s",
+                                   describe(peer), text, seconds(options_.timeout)),
+                       peer, view_.epoch});
+        });
     if (sleeping_) nudge();
   }
   wait(waiting->done);

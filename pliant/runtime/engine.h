@@ -64,6 +64,8 @@ class Engine final : private Sink {
   template <typename Done>
   bool drive(Done done);
   void advance_alone(Execution& execution);
+  void report(const Error& error);
+  void report_held(const Error& error);
   uint32_t wake_bits() const;
   void begin_polling();
   void end_polling();

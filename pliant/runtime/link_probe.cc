@@ -9,7 +9,7 @@ namespace {
 
 // The small probes find the latency; the large ones outlast what a rate limiter lets through in a
 // burst, and are repeated so that one hiccup does not count.
-constexpr std::array<size_t, 8> kProbeBytes = {64,        64,        64,       64 << 10,
+constexpr std::array<size_t, 8> kProbeBytes = {64,        64,        64,      64 << 10,
                                                512 << 10, 512 << 10, 1 << 20, 1 << 20};
 
 // Sends `bytes` to the peer and awaits its answer, or the other way round.
@@ -74,8 +74,7 @@ Result<std::map<std::pair<uint32_t, uint32_t>, LinkCost>> probe_links(Session& s
   for (size_t from = 0; from < hosts; ++from) {
     for (size_t to = 0; to < hosts; ++to) {
       if (from == to) continue;
-      if (world.self == first_of_host[to])
-        PLIANT_TRY(be_probed(session, first_of_host[from]));
+      if (world.self == first_of_host[to]) PLIANT_TRY(be_probed(session, first_of_host[from]));
       if (world.self != first_of_host[from]) continue;
       auto cost = probe(session, first_of_host[to]);
       if (!cost) return cost.error();

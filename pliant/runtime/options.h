@@ -19,16 +19,16 @@ struct SessionOptions {
   std::string job;          // the job's name, for messages
   std::string token;        // the job's secret
   PeerId self = {.host = 0, .slot = 0, .incarnation = 1};
-  std::string host = "localhost";       // this host's name, for people
-  std::string address = "127.0.0.1";    // where this worker listens for other hosts
+  std::string host = "localhost";     // this host's name, for people
+  std::string address = "127.0.0.1";  // where this worker listens for other hosts
 
   TransportChoice transport = TransportChoice::kAuto;
   std::string strategy = "auto";
-  Duration timeout = std::chrono::seconds(60);      // of every operation
+  Duration timeout = std::chrono::seconds(60);       // of every operation
   Duration join_timeout = std::chrono::seconds(60);  // until all members are there
-  int connections = 2;                  // TCP connections to each peer
-  size_t heap_bytes_max = 0;            // limit of allocate(); 0: the machine's memory
-  int store_window = 3;                 // versions that save() keeps of each name
+  int connections = 2;                               // TCP connections to each peer
+  size_t heap_bytes_max = 0;                         // limit of allocate(); 0: the machine's memory
+  int store_window = 3;                              // versions that save() keeps of each name
 };
 
 // From PLIANT_COORDINATOR, PLIANT_JOB, PLIANT_TOKEN, PLIANT_PEER ("host.slot#incarnation"),

@@ -59,10 +59,10 @@ class PeerStore final : public Sink {
   const Epoch epoch_;
   const size_t window_;
   std::unordered_map<std::string, std::map<uint64_t, Shared>> values_;
-  std::unordered_map<uint64_t, Pending> pending_;     // by request number
+  std::unordered_map<uint64_t, Pending> pending_;  // by request number
   std::unordered_map<PeerId, Error> lost_;
-  std::unordered_map<uint64_t, Shared> outgoing_;     // by cookie
-  std::unordered_map<PeerId, Value> incoming_;        // a request's body, one a peer at a time
+  std::unordered_map<uint64_t, Shared> outgoing_;  // by cookie
+  std::unordered_map<PeerId, Value> incoming_;     // a request's body, one a peer at a time
   Value waste_;
   uint64_t next_ = 1;
 };

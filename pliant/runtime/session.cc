@@ -150,7 +150,8 @@ bool Work::done() const {
 
 Status Work::wait() {
   if (state_ == nullptr) return {};
-  state_->engine->wait(state_->done);
+  // The session ends only after all its operations have: a done one does not need it.
+  if (!done()) state_->engine->wait(state_->done);
   if (state_->status.ok()) return {};
   return state_->status.error();
 }
@@ -251,8 +252,10 @@ Status Session::set_strategy(std::string_view text) {
   if (!valid.ok()) return valid;
   if (!agreed) return agreed.error();
   if (!*agreed)
-    return invalid(fmt::format("set_strategy: the ranks do not agree on '{}'; the strategy stays "
-                               "'{}'", text, this->strategy()));
+    return invalid(
+        fmt::format("set_strategy: the ranks do not agree on '{}'; the strategy stays "
+                    "'{}'",
+                    text, this->strategy()));
   impl_->engine->with_loop([&] {
     impl_->strategy = *strategy;
     impl_->engine->executor().forget_plans();
@@ -297,7 +300,8 @@ std::string Session::explain(Collective collective, size_t bytes) {
 // ---- Store ------------------------------------------------------------------------------------
 
 Status Session::save(std::string_view name, uint64_t version, std::span<const std::byte> value) {
-  return impl_->engine->with_loop([&] { return impl_->engine->store().save(name, version, value); });
+  return impl_->engine->with_loop(
+      [&] { return impl_->engine->store().save(name, version, value); });
 }
 
 Result<std::vector<std::byte>> Session::request(Rank peer, std::string_view name,
@@ -305,8 +309,7 @@ Result<std::vector<std::byte>> Session::request(Rank peer, std::string_view name
   if (peer < 0 || peer >= size())
     return invalid(fmt::format("there is no rank {} among {}", peer, size()));
   Engine& engine = *impl_->engine;
-  if (peer == rank())
-    return engine.with_loop([&] { return engine.store().get(name, version); });
+  if (peer == rank()) return engine.with_loop([&] { return engine.store().get(name, version); });
   return engine.request(world().peer(peer), name, version);
 }
 

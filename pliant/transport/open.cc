@@ -12,7 +12,8 @@ Result<std::unique_ptr<Transports>> Transports::open(Loop& loop, Sink& sink, Seg
                                   {.self = options.self,
                                    .job = options.job,
                                    .token = options.token,
-                                   .epoch = options.epoch});
+                                   .epoch = options.epoch,
+                                   .name = ""});
     if (!shm) return shm.error();
     made->shm_ = std::move(*shm);
   }

@@ -26,7 +26,7 @@ struct Frame {
   uint8_t collective = 0;  // what the sender believes the operation to be; see collective/
   uint8_t dtype = 0;
   uint8_t op = 0;
-  uint8_t phase = 0;  // of the schedule: tells a partial sum from a result of the same lane
+  uint8_t phase = 0;   // of the schedule: tells a partial sum from a result of the same lane
   uint8_t stream = 0;  // messages of equal stream stay in order
   uint32_t epoch = 0;
   uint32_t sequence = 0;  // how often the operation's name was used before
@@ -87,7 +87,8 @@ class Transport {
   // are watched by the loop do their work in the loop's turn and return false.
   virtual bool poll() = 0;
 
-  // True if messages to this peer may be under way: it has been sent one, and is not lost.
+  // True if the peer would notice our end: it has been sent a message, or the transport has
+  // connected the two before that; and it is not lost.
   virtual bool linked(PeerId peer) const = 0;
 
   virtual const char* name() const = 0;

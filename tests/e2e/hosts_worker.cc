@@ -70,8 +70,7 @@ void check_everything(pliant::Session& session, size_t bytes, const char* phase)
     check_moves(session, count / 4 + 1);
   }
   if (session.rank() == 0) {
-    std::printf("%s: %s\n", phase,
-                session.explain(pliant::Collective::kAllReduce, bytes).c_str());
+    std::printf("%s: %s\n", phase, session.explain(pliant::Collective::kAllReduce, bytes).c_str());
     std::fflush(stdout);
   }
 }

@@ -20,7 +20,8 @@ def blocks(language):
 
 def commands():
     """The lines of the shell blocks, without their comments."""
-    return [shlex.split(line, comments=True) for block in blocks("sh") for line in block.splitlines()]
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines]
 
 
 class Readme(unittest.TestCase):

@@ -81,8 +81,8 @@ class Dice {
 
 // Values at which decoders go wrong: limits, signs, off by one.
 uint64_t edge(Dice& dice) {
-  constexpr uint64_t kEdges[] = {0,      1,          0x7f,       0x80,       0xff,
-                                 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX / 2,
+  constexpr uint64_t kEdges[] = {0,           1,          0x7f,       0x80,       0xff,
+                                 0xffff,      0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX / 2,
                                  ~uint64_t{0}};
   return kEdges[dice.below(std::size(kEdges))] - (dice.below(4) == 0 ? 1 : 0);
 }

@@ -65,13 +65,14 @@ struct Job {
                     {.self = kSelf,
                      .epoch = Epoch{1},
                      .timeout = std::chrono::seconds(1),
-                     .plan = [](const Signature& signature, const Group&) {
-                       Plan plan;
-                       plan.strategy.kind = signature.count % 2 == 0 ? Strategy::Kind::kRing
-                                                                     : Strategy::Kind::kStar;
-                       plan.chunk_bytes = 64;
-                       return plan;
-                     },
+                     .plan =
+                         [](const Signature& signature, const Group&) {
+                           Plan plan;
+                           plan.strategy.kind = signature.count % 2 == 0 ? Strategy::Kind::kRing
+                                                                         : Strategy::Kind::kStar;
+                           plan.chunk_bytes = 64;
+                           return plan;
+                         },
                      .describe = [](PeerId peer) { return to_string(peer); }}};
   std::vector<std::byte> input = std::vector<std::byte>(1 << 18);
   std::vector<std::byte> output = std::vector<std::byte>(1 << 18);
@@ -112,7 +113,7 @@ struct Job {
     head.sequence += script.byte() % 8 == 0 ? script.byte() : 0;
     head.phase = static_cast<uint8_t>(script.byte() % 5);
     head.lane = script.byte() % 16 == 0 ? script.take<uint32_t>() : script.byte() % 24;
-    head.payload_bytes = script.byte() % 4 == 0    ? script.take<uint64_t>()
+    head.payload_bytes = script.byte() % 4 == 0   ? script.take<uint64_t>()
                          : script.byte() % 2 == 0 ? 64
                                                   : script.byte();
     return head;
@@ -151,7 +152,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!script.empty()) {
     switch (script.byte() % 4) {
       case 0: job->call(script); break;
-      case 1: job->executor.advance_all(Instant{} + std::chrono::milliseconds(script.byte())); break;
+      case 1:
+        job->executor.advance_all(Instant{} + std::chrono::milliseconds(script.byte()));
+        break;
       default: job->message(script); break;
     }
     job->finish();
@@ -159,6 +162,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Whatever came, the deadline ends what is in flight.
   job->executor.advance_all(Instant{} + std::chrono::hours(1));
   job->executor.advance_all(Instant{} + std::chrono::hours(1));
-  PLIANT_CHECK(job->execution == nullptr || job->execution->finished(), "a call outlives its deadline");
+  PLIANT_CHECK(job->execution == nullptr || job->execution->finished(),
+               "a call outlives its deadline");
   return 0;
 }

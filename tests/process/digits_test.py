@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The example examples/digits.cc: alone and with workers it learns, and all end up with one network.
+"""examples/digits.cc: alone and with workers it learns, and all workers end up with one network.
 
 The programs are those of PLIANT_PROGRAM and PLIANT_DIGITS, or of the build folder PLIANT_BUILD_DIR.
 """

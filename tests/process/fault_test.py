@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Real workers, real signals: a killed or stopped rank becomes an error that names it on every other
-rank, and nothing is left behind."""
+"""Real workers, real signals: a killed or stopped rank becomes an error that names it on every
+other rank, and nothing is left behind."""
 
 import json
 import os

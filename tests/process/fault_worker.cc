@@ -55,8 +55,7 @@ int main(int argc, char** argv) {
   operation.output = data;
   operation.count = bytes / sizeof(float);
   for (long round = 0; round < rounds; ++round) {
-    pliant::Status status =
-        async ? session.start(operation).wait() : session.run(operation);
+    pliant::Status status = async ? session.start(operation).wait() : session.run(operation);
     if (!status) return fail(&session, status.error());
     if (round == 0) {
       std::printf("{\"running\": %d, \"pid\": %d}\n", session.rank(), getpid());

@@ -32,11 +32,10 @@ size_t round_up(size_t bytes) { return (std::max<size_t>(bytes, 1) + kPage - 1) 
 }  // namespace
 
 Result<std::byte*> Segment::map_bytes(int fd, size_t size) {
-  void* base =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED)
-    return system_error(fmt::format("cannot map {} of shared memory (limit it by PLIANT_HEAP)",
-                                    human_bytes(size)));
+    return system_error(
+        fmt::format("cannot map {} of shared memory (limit it by PLIANT_HEAP)", human_bytes(size)));
   return static_cast<std::byte*>(base);
 }
 
@@ -48,8 +47,10 @@ Result<std::unique_ptr<Segment>> Segment::create(size_t heap_bytes, uint16_t slo
   // Sealed, so that a peer that maps it can trust its size.
   if (ftruncate(fd, static_cast<off_t>(size)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    const Error error = system_error(fmt::format("cannot reserve {} of shared memory (limit it by "
-                                                 "PLIANT_HEAP)", human_bytes(size)));
+    const Error error =
+        system_error(fmt::format("cannot reserve {} of shared memory (limit it by "
+                                 "PLIANT_HEAP)",
+                                 human_bytes(size)));
     close(fd);
     return error;
   }
@@ -101,14 +102,17 @@ Ring& Segment::ring(uint16_t sender_slot) {
 std::span<std::byte> Segment::control() { return {base_ + kControlOffset, kControlBytes}; }
 
 Result<std::span<std::byte>> Segment::allocate(size_t bytes) {
-  const size_t size = round_up(bytes + stagger_);
+  const size_t size = round_up(std::min(bytes, size_) + stagger_);
   const std::lock_guard guard(mutex_);
   const auto at = std::find_if(free_.begin(), free_.end(),
                                [&](const auto& part) { return part.second >= size; });
-  if (at == free_.end())
+  if (at == free_.end() || bytes > size_)
     return Error{Code::kOverloaded,
                  fmt::format("no room for a registered buffer of {}: release some, or raise "
-                             "PLIANT_HEAP", human_bytes(bytes)), {}, {}};
+                             "PLIANT_HEAP",
+                             human_bytes(bytes)),
+                 {},
+                 {}};
   const auto [offset, room] = *at;
   free_.erase(at);
   if (room > size) free_.emplace(offset + size, room - size);

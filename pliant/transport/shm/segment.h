@@ -26,9 +26,9 @@ inline constexpr size_t kControlBytes = size_t{64} << 20;
 
 // A stream of bytes from one sender to the segment's owner; positions only grow.
 struct Ring {
-  alignas(64) std::atomic<uint64_t> written;         // by the sender
-  std::atomic<uint32_t> sender_waits;                // the sender found the ring full
-  alignas(64) std::atomic<uint64_t> read;            // by the owner
+  alignas(64) std::atomic<uint64_t> written;  // by the sender
+  std::atomic<uint32_t> sender_waits;         // the sender found the ring full
+  alignas(64) std::atomic<uint64_t> read;     // by the owner
   alignas(64) std::byte data[kRingBytes];
 };
 
@@ -77,10 +77,10 @@ class Segment {
   const int fd_;
   std::byte* const base_;
   const size_t size_;
-  size_t stagger_ = 0;                 // where in its first page an allocation starts
-  std::mutex mutex_;                   // guards the two maps of the heap
-  std::map<size_t, size_t> used_;      // offset -> bytes
-  std::map<size_t, size_t> free_;      // offset -> bytes; neighbours are always merged
+  size_t stagger_ = 0;             // where in its first page an allocation starts
+  std::mutex mutex_;               // guards the two maps of the heap
+  std::map<size_t, size_t> used_;  // offset -> bytes
+  std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are always merged
 };
 
 }  // namespace pliant

@@ -10,12 +10,15 @@
 #include <array>
 #include <cstring>
 
+#include "pliant/base/fence.h"
 #include "pliant/base/log.h"
+#include "pliant/transport/overlap.h"
 
 namespace pliant {
 namespace {
 constexpr size_t kStrangersMax = 64;
 constexpr Duration kRetryAfter = std::chrono::milliseconds(2);
+constexpr Duration kDialAnyway = std::chrono::milliseconds(20);
 
 std::string random_name() {
   std::array<uint64_t, 2> random{};
@@ -28,10 +31,10 @@ std::string random_name() {
 Result<std::unique_ptr<ShmTransport>> ShmTransport::open(Loop& loop, Sink& sink, Segment& segment,
                                                          ShmOptions options) {
   if (options.self.slot >= kSlotsMax)
-    return invalid(fmt::format("slot {} is too high: a host has at most {}", options.self.slot,
-                               kSlotsMax));
+    return invalid(
+        fmt::format("slot {} is too high: a host has at most {}", options.self.slot, kSlotsMax));
   std::unique_ptr<ShmTransport> made(new ShmTransport(loop, sink, segment, std::move(options)));
-  made->name_ = random_name();
+  made->name_ = made->options_.name.empty() ? random_name() : made->options_.name;
   auto listener = listen_local(made->name_, LocalKind::kPackets);
   if (!listener) return listener.error();
   made->listener_ = std::move(*listener);
@@ -71,9 +74,20 @@ ShmTransport::Link* ShmTransport::find(PeerId peer) {
   return at == links_.end() ? nullptr : at->second.get();
 }
 
+ShmTransport::Link& ShmTransport::add_link(PeerId peer) {
+  auto& slot = links_[peer];
+  if (slot == nullptr) {
+    slot = std::make_unique<Link>();
+    slot->peer = peer;
+    order_.push_back(slot.get());
+  }
+  return *slot;
+}
+
 bool ShmTransport::linked(PeerId peer) const {
   const auto at = links_.find(peer);
-  return at != links_.end() && at->second->connected && !at->second->lost;
+  return at != links_.end() && (at->second->connected || at->second->sent_to) &&
+         !at->second->lost;
 }
 
 Segment* ShmTransport::segment_of(PeerId peer) {
@@ -84,39 +98,40 @@ Segment* ShmTransport::segment_of(PeerId peer) {
 
 void ShmTransport::add_peer(const Member& member) {
   loop_.assert_held();
-  auto& slot = links_[member.id];
-  if (slot == nullptr) {
-    slot = std::make_unique<Link>();
-    slot->peer = member.id;
-    order_.push_back(slot.get());
-  }
-  // Of two peers the later one dials, so that they meet once.
-  if (!slot->connected && options_.self > member.id)
-    dial(*slot, member.local_name, now() + options_.handshake_deadline);
+  Link& link = add_link(member.id);
+  if (link.connected || link.lost || link.socket.valid()) return;
+  // Of two peers that know each other the later one dials, so that they meet once; the other only
+  // does if it seems not to be known itself.
+  const Instant give_up = now() + options_.handshake_deadline;
+  if (options_.self > member.id) return dial(link, member.local_name, give_up);
+  retry_dial(link, member.local_name, give_up, kDialAnyway);
 }
 
 void ShmTransport::dial(Link& link, const std::string& name, Instant give_up) {
   auto socket = connect_local(name, LocalKind::kPackets);
   const std::vector<std::byte> hello = encode(hello_to(link.peer));
   const int descriptor = own_.fd();
-  auto sent = socket ? send_descriptors(*socket, hello, {&descriptor, 1}) : Result<size_t>(size_t{0});
+  auto sent =
+      socket ? send_descriptors(*socket, hello, {&descriptor, 1}) : Result<size_t>(size_t{0});
   if (!socket || !sent || *sent == 0) {
     // Its listener may be busy, or not there yet.
     if (now() > give_up)
-      return lose(link, {Code::kPeerLost,
-                         fmt::format("peer {} cannot be reached on this host: {}",
-                                     to_string(link.peer),
-                                     socket ? "it does not answer" : socket.error().message),
-                         link.peer, options_.epoch});
-    retries_.push_back(loop_.at(now() + kRetryAfter,
-                                [this, peer = link.peer, name, give_up] {
-                                  if (Link* again = find(peer); again != nullptr && !again->lost)
-                                    dial(*again, name, give_up);
-                                }));
-    return;
+      return lose(link,
+                  {Code::kPeerLost,
+                   fmt::format("peer {} cannot be reached on this host: {}", to_string(link.peer),
+                               socket ? "it does not answer" : socket.error().message),
+                   link.peer, options_.epoch});
+    return retry_dial(link, name, give_up, kRetryAfter);
   }
   link.socket = std::move(*socket);
   loop_.watch(link.socket.get(), EPOLLIN, [this, peer = link.peer](uint32_t) { on_socket(peer); });
+}
+
+void ShmTransport::retry_dial(Link& link, const std::string& name, Instant give_up,
+                              Duration after) {
+  retries_.push_back(loop_.at(now() + after, [this, &link, name, give_up] {
+    if (!link.lost && !link.connected && !link.socket.valid()) dial(link, name, give_up);
+  }));
 }
 
 void ShmTransport::accept_waiting() {
@@ -150,31 +165,37 @@ void ShmTransport::meet_stranger(int fd) {
     return drop_stranger(fd);
   const auto packet = std::span<const std::byte>(room).first(received->size_bytes);
   const auto head = decode_hello_head(packet.first<kHelloHeadBytes>());
-  const auto hello = head ? decode_hello_body(packet.subspan(kHelloHeadBytes))
-                          : Result<Hello>(head.error());
+  const auto hello =
+      head ? decode_hello_body(packet.subspan(kHelloHeadBytes)) : Result<Hello>(head.error());
   if (!hello) return drop_stranger(fd);
-  const Answer answer =
+  Answer answer =
       judge(*hello, {.job = options_.job, .token = options_.token, .self = options_.self});
+  Link* known = answer == Answer::kAccepted ? find(hello->from) : nullptr;
+  if (known != nullptr) {
+    // If both dial at once, the later peer's connection counts.
+    const bool ours_counts = known->socket.valid() && options_.self > hello->from;
+    if (known->lost) answer = Answer::kLost;
+    if (known->connected || ours_counts) answer = Answer::kDuplicate;
+  }
   const int descriptor = own_.fd();
   const auto reply = encode(answer);
   const bool accepted = answer == Answer::kAccepted;
-  auto sent = send_descriptors(stranger.socket, reply,
-                               {&descriptor, accepted ? size_t{1} : size_t{0}});
+  auto sent =
+      send_descriptors(stranger.socket, reply, {&descriptor, accepted ? size_t{1} : size_t{0}});
   if (!accepted || !sent || *sent == 0) {
-    log(LogLevel::kWarning, fmt::format("refused a process on this host: {}", to_string(answer)));
+    if (answer != Answer::kDuplicate)
+      log(LogLevel::kWarning, fmt::format("refused a process on this host: {}", to_string(answer)));
     return drop_stranger(fd);
   }
   auto segment = Segment::map(received->descriptors[0].release());
-  auto& slot = links_[hello->from];
-  if (slot == nullptr) {
-    slot = std::make_unique<Link>();
-    slot->peer = hello->from;
-    order_.push_back(slot.get());
-  }
-  Link& link = *slot;
-  if (!segment || link.connected || link.lost) return drop_stranger(fd);
+  Link& link = add_link(hello->from);
+  if (!segment) return drop_stranger(fd);
+  if (link.socket.valid()) loop_.unwatch(link.socket.get());
+  // Unwatched while it is still open, and then the link's.
+  loop_.cancel(stranger.deadline);
+  loop_.unwatch(fd);
   Fd socket = std::move(stranger.socket);
-  drop_stranger(fd);
+  strangers_.erase(fd);
   link.segment = std::move(*segment);
   link.socket = std::move(socket);
   link.connected = true;
@@ -197,18 +218,23 @@ void ShmTransport::on_socket(PeerId peer) {
     }
     if (link.connected) continue;  // a wake-up: whoever turned the loop polls next
     const auto packet = std::span<const std::byte>(room).first(received->size_bytes);
-    const auto answer = packet.size() == kAnswerBytes
-                            ? decode_answer(packet.first<kAnswerBytes>())
-                            : Result<Answer>(invalid("a short answer"));
+    const auto answer = packet.size() == kAnswerBytes ? decode_answer(packet.first<kAnswerBytes>())
+                                                      : Result<Answer>(invalid("a short answer"));
+    if (answer && *answer == Answer::kDuplicate) {
+      // It dials us as well; that connection counts.
+      loop_.unwatch(link.socket.get());
+      link.socket.reset();
+      return;
+    }
     auto segment = answer && *answer == Answer::kAccepted && received->descriptors.size() == 1
                        ? Segment::map(received->descriptors[0].release())
-                       : Result<std::unique_ptr<Segment>>(invalid(
-                             answer ? to_string(*answer) : "an answer that is none"));
+                       : Result<std::unique_ptr<Segment>>(
+                             invalid(answer ? to_string(*answer) : "an answer that is none"));
     if (!segment)
-      return lose(link, {Code::kPeerLost,
-                         fmt::format("peer {} refused us: {}", to_string(peer),
-                                     segment.error().message),
-                         peer, options_.epoch});
+      return lose(link,
+                  {Code::kPeerLost,
+                   fmt::format("peer {} refused us: {}", to_string(peer), segment.error().message),
+                   peer, options_.epoch});
     link.segment = std::move(*segment);
     link.connected = true;
   }
@@ -222,6 +248,8 @@ void ShmTransport::lose(Link& link, Error error) {
     link.socket.reset();
   }
   link.outgoing.clear();
+  error.peer = link.peer;
+  error.epoch = options_.epoch;
   sink_.lost(link.peer, error);
 }
 
@@ -242,27 +270,35 @@ void ShmTransport::send(PeerId to, const Frame& frame, std::span<const std::byte
                         uint64_t cookie) {
   loop_.assert_held();
   Link* link = find(to);
-  if (link == nullptr || link->lost) return;
+  if (link == nullptr) {
+    link = &add_link(to);
+    // Not from inside send(): the caller is not prepared for it.
+    retries_.push_back(loop_.at(now(), [this, to] {
+      lose(*find(to),
+           {Code::kPeerLost, fmt::format("peer {} is not known on this host", to_string(to)), to,
+            options_.epoch});
+    }));
+  }
+  if (link->lost) return;
+  link->sent_to = true;
   link->outgoing.push_back({frame, payload, {}, cookie, 0});
-  if (link->outgoing.size() == 1) pump_out(*link);
+  if (link->outgoing.size() == 1 && !link->pumping) pump_out(*link);
 }
 
 void ShmTransport::forget(std::span<const std::byte> memory) {
   loop_.assert_held();
-  const auto inside = [&](const std::byte* at) {
-    return at != nullptr && at >= memory.data() && at < memory.data() + memory.size();
-  };
   for (Link* link : order_) {
     for (Outgoing& message : link->outgoing) {
-      if (!inside(message.payload.data())) continue;
+      if (!overlap(message.payload, memory)) continue;
+      // What was written of it stays written: the copy continues at the same byte.
       message.copy.assign(message.payload.begin(), message.payload.end());
       message.payload = message.copy;
     }
     Incoming& incoming = link->incoming;
-    if (incoming.got >= sizeof(Frame) && inside(incoming.to)) {
-      incoming.waste.resize(incoming.frame.payload_bytes);
-      incoming.to = incoming.waste.data();
-    }
+    if (incoming.got < sizeof(Frame) || incoming.to == nullptr) continue;
+    if (!overlap({incoming.to, incoming.frame.payload_bytes}, memory)) continue;
+    incoming.waste.resize(incoming.frame.payload_bytes);
+    incoming.to = incoming.waste.data();
   }
 }
 
@@ -304,6 +340,7 @@ bool ShmTransport::pump_out(Link& link) {
   if (!link.connected) return false;
   Ring& ring = link.segment->ring(options_.self.slot);
   bool any = false;
+  link.pumping = true;  // sent() may send: that is then taken in this loop
   while (!link.outgoing.empty()) {
     Outgoing& message = link.outgoing.front();
     any |= put(ring, message) > 0;
@@ -315,8 +352,9 @@ bool ShmTransport::pump_out(Link& link) {
     link.outgoing.pop_front();
     sink_.sent(cookie);
   }
+  link.pumping = false;
   if (!any) return false;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   if (link.segment->header().asleep.load(std::memory_order_relaxed) & kWakeForMessages)
     wake(link.peer);
   return true;
@@ -339,10 +377,7 @@ bool ShmTransport::take(Link& link, Ring& ring, uint64_t& position, uint64_t end
     const auto frame = decode_frame(head);
     auto to = frame ? sink_.place(link.peer, *frame) : Result<std::byte*>(frame.error());
     if (!to) {
-      lose(link, {Code::kPeerLost,
-                  fmt::format("a message from peer {} was refused: {}", to_string(link.peer),
-                              to.error().message),
-                  link.peer, options_.epoch});
+      lose(link, to.error());
       return false;
     }
     incoming.to = *to;
@@ -360,7 +395,7 @@ bool ShmTransport::take(Link& link, Ring& ring, uint64_t& position, uint64_t end
   std::byte* const payload = incoming.to;
   const std::vector<std::byte> waste = std::move(incoming.waste);
   incoming = {};
-  sink_.arrived(link.peer, frame, payload);
+  if (waste.empty()) sink_.arrived(link.peer, frame, payload);
   return !link.lost;
 }
 
@@ -372,7 +407,7 @@ bool ShmTransport::pump_in(Link& link) {
   while (position != end)
     if (!take(link, ring, position, end)) break;
   ring.read.store(position, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   if (ring.sender_waits.load(std::memory_order_relaxed) != 0) {
     ring.sender_waits.store(0, std::memory_order_relaxed);
     wake(link.peer);

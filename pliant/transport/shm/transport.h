@@ -25,6 +25,7 @@ struct ShmOptions {
   std::string job;
   std::string token;
   Epoch epoch = Epoch{1};
+  std::string name;  // of its Unix socket; empty: a random one
   Duration handshake_deadline = std::chrono::seconds(5);
 };
 
@@ -72,6 +73,8 @@ class ShmTransport final : public Transport {
     std::unique_ptr<Segment> segment;
     bool connected = false;
     bool lost = false;
+    bool sent_to = false;
+    bool pumping = false;
     std::deque<Outgoing> outgoing;
     Incoming incoming;
   };
@@ -83,6 +86,7 @@ class ShmTransport final : public Transport {
   ShmTransport(Loop& loop, Sink& sink, Segment& segment, ShmOptions options);
   Hello hello_to(PeerId peer) const;
   void dial(Link& link, const std::string& name, Instant give_up);
+  void retry_dial(Link& link, const std::string& name, Instant give_up, Duration after);
   void accept_waiting();
   void meet_stranger(int fd);
   void drop_stranger(int fd);
@@ -93,6 +97,7 @@ class ShmTransport final : public Transport {
   size_t put(Ring& ring, Outgoing& message);
   bool take(Link& link, Ring& ring, uint64_t& position, uint64_t end);
   Link* find(PeerId peer);
+  Link& add_link(PeerId peer);
 
   Loop& loop_;
   Sink& sink_;

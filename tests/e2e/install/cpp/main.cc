@@ -11,8 +11,8 @@ int main() {
   }
   const float input[3] = {1, 2, 3};
   float output[3] = {};
-  const pliant::Status status = (*session)->all_reduce("sum", input, output, 3,
-                                                       pliant::DType::kF32, pliant::Op::kSum);
+  const pliant::Status status =
+      (*session)->all_reduce("sum", input, output, 3, pliant::DType::kF32, pliant::Op::kSum);
   if (!status) {
     std::fprintf(stderr, "%s\n", pliant::to_string(status.error()).c_str());
     return 1;
