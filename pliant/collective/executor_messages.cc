@@ -145,7 +145,9 @@ void Executor::arrived_in(Execution& execution, PeerId from, const Frame& frame,
                           const std::byte* payload) {
   if (static_cast<FrameType>(frame.type) == FrameType::kAbort) {
     const size_t bytes = std::min<size_t>(frame.payload_bytes, kTextBytesMax);
-    take_abort(execution, frame, std::string(reinterpret_cast<const char*>(payload), bytes));
+    std::string text(reinterpret_cast<const char*>(payload), bytes);
+    if (text.empty()) text = fmt::format("{} ended the operation", options_.describe(from));
+    take_abort(execution, frame, std::move(text));
   } else {
     if (is_question(frame)) answer(from, frame);
     const auto& members = execution.group_->members;

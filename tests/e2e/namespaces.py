@@ -18,7 +18,7 @@ def usable():
 
 
 class Network:
-    """`with Network(3) as net:` has net.hosts[i] (names), net.address(i), and a hub to launch from."""
+    """`with Network(3) as net:` has net.hosts[i], net.address(i) and a hub to launch from."""
 
     def __init__(self, count, mark="plt"):
         self.prefix = f"{mark}{os.getpid() % 100000}"

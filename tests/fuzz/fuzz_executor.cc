@@ -1,10 +1,12 @@
-// Messages of any kind from peers of the job, in any order and in parts: the executor takes or
-// refuses each, allocates within bounds, and its calls end one way or the other.
+// Three executors whose messages are delayed, doubled, lost and falsified as the input says: each
+// takes or refuses what comes, allocates within bounds, and every call ends by its deadline.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "pliant/base/bytes.h"
@@ -14,29 +16,13 @@ namespace {
 
 using namespace pliant;
 
-constexpr PeerId kSelf = {0, 0, 1};
-constexpr PeerId kPeers[] = {kSelf, {1, 0, 1}, {2, 0, 1}};
-constexpr PeerId kStranger = {7, 7, 7};
-// What a message may make the executor allocate is bounded; what this program gives it is, too.
-constexpr uint64_t kPayloadBytesHere = uint64_t{1} << 16;
+constexpr Rank kRanks = 3;
+constexpr size_t kBufferBytes = 1 << 16;
+// Forged payloads are as long as their frames say, up to here; beyond, the link breaks.
+constexpr uint64_t kForgedBytesMax = 1 << 16;
+constexpr size_t kMessagesMax = 4096;
 
-// Takes messages and gives every payload back at once.
-class Drain final : public Transport {
- public:
-  Sink* sink = nullptr;
-  Frame last;  // the newest that belongs to a call which goes on
-  void add_peer(const Member&) override {}
-  void send(PeerId, const Frame& frame, std::span<const std::byte> payload,
-            uint64_t cookie) override {
-    PLIANT_CHECK(frame.payload_bytes == payload.size());
-    if (frame.type != static_cast<uint8_t>(FrameType::kAbort)) last = frame;
-    if (cookie != 0) sink->sent(cookie);
-  }
-  void forget(std::span<const std::byte>) override {}
-  bool poll() override { return false; }
-  bool linked(PeerId) const override { return false; }
-  const char* name() const override { return "drain"; }
-};
+PeerId peer(Rank rank) { return {static_cast<uint32_t>(rank), 0, 1}; }
 
 // Reads the input as a script; an exhausted one gives zeroes.
 class Script {
@@ -48,7 +34,7 @@ class Script {
   T take() {
     T value{};
     const size_t size = std::min(sizeof(T), rest_.size());
-    std::memcpy(&value, rest_.data(), size);
+    if (size > 0) std::memcpy(&value, rest_.data(), size);
     rest_ = rest_.subspan(size);
     return value;
   }
@@ -57,112 +43,214 @@ class Script {
   std::span<const uint8_t> rest_;
 };
 
-struct Job {
-  Drain transport;
-  Group group = make_group(kPeers, kSelf, Epoch{1});
-  Executor executor{transport,
-                    nullptr,
-                    {.self = kSelf,
-                     .epoch = Epoch{1},
-                     .timeout = std::chrono::seconds(1),
-                     .plan =
-                         [](const Signature& signature, const Group&) {
-                           Plan plan;
-                           plan.strategy.kind = signature.count % 2 == 0 ? Strategy::Kind::kRing
-                                                                         : Strategy::Kind::kStar;
-                           plan.chunk_bytes = 64;
-                           return plan;
-                         },
-                     .describe = [](PeerId peer) { return to_string(peer); }}};
-  std::vector<std::byte> input = std::vector<std::byte>(1 << 18);
-  std::vector<std::byte> output = std::vector<std::byte>(1 << 18);
-  Execution* execution = nullptr;
-  Frame own;  // a message as a peer that makes the same call would send it
+struct Message {
+  Rank from;
+  Rank to;
+  Frame frame;
+  std::vector<std::byte> payload;
+  std::byte* place = nullptr;  // of one that has begun to arrive
+};
 
-  void call(Script& script) {
-    if (execution != nullptr) return;
+// Keeps a copy of what is sent, for the script to deliver.
+class Post final : public Transport {
+ public:
+  Post(Rank self, std::deque<Message>& queue, std::deque<Message>& arriving)
+      : self_(self), queue_(queue), arriving_(arriving) {}
+  Sink* sink = nullptr;
+  void add_peer(const Member&) override {}
+  void send(PeerId to, const Frame& frame, std::span<const std::byte> payload,
+            uint64_t cookie) override {
+    PLIANT_CHECK(frame.payload_bytes == payload.size());
+    PLIANT_CHECK(queue_.size() < kMessagesMax, "an executor floods its peers");
+    queue_.push_back(
+        {self_, static_cast<Rank>(to.host), frame, {payload.begin(), payload.end()}, nullptr});
+    if (cookie != 0) sink->sent(cookie);
+  }
+  // What is being received there goes to waste.
+  void forget(std::span<const std::byte> memory) override {
+    std::erase_if(arriving_, [&](const Message& message) {
+      return message.to == self_ && message.place < memory.data() + memory.size() &&
+             memory.data() < message.place + message.payload.size();
+    });
+  }
+  bool poll() override { return false; }
+  bool linked(PeerId) const override { return true; }
+  const char* name() const override { return "post"; }
+
+ private:
+  const Rank self_;
+  std::deque<Message>& queue_;
+  std::deque<Message>& arriving_;
+};
+
+struct Process {
+  Process(Rank rank, std::deque<Message>& queue, std::deque<Message>& arriving)
+      : transport(rank, queue, arriving),
+        group(make_group(std::vector{peer(0), peer(1), peer(2)}, peer(rank), Epoch{1})),
+        executor(transport, nullptr,
+                 {.self = peer(rank),
+                  .epoch = Epoch{1},
+                  .timeout = std::chrono::seconds(1),
+                  .plan = plan,
+                  .describe = [](PeerId id) { return to_string(id); }}) {
+    transport.sink = &executor;
+  }
+
+  static Plan plan(const Signature& signature, const Group&) {
+    constexpr Strategy::Kind kKinds[] = {Strategy::Kind::kRing, Strategy::Kind::kStar,
+                                         Strategy::Kind::kClique, Strategy::Kind::kBinaryTree};
+    Plan plan;
+    plan.strategy.kind = kKinds[signature.count % std::size(kKinds)];
+    plan.chunk_bytes = 64;
+    return plan;
+  }
+
+  Post transport;
+  Group group;
+  Executor executor;
+  std::vector<std::byte> memory = std::vector<std::byte>(2 * kBufferBytes);
+  Execution* execution = nullptr;
+};
+
+class Job {
+ public:
+  explicit Job(Script& script) : script_(script) {
+    for (Rank rank = 0; rank < kRanks; ++rank)
+      processes_.push_back(std::make_unique<Process>(rank, queue_, arriving_));
+  }
+
+  void run() {
+    while (!script_.empty()) {
+      switch (script_.byte() % 8) {
+        case 0: call(); break;
+        case 1: advance(std::chrono::milliseconds(script_.byte() % 16)); break;
+        case 2: arrive(); break;
+        default: deliver(); break;
+      }
+    }
+    // Whatever came, the deadline ends what is in flight.
+    for (int i = 0; i < 3; ++i) advance(std::chrono::hours(1));
+    for (const auto& process : processes_)
+      PLIANT_CHECK(process->execution == nullptr, "a call outlives its deadline");
+  }
+
+ private:
+  // All ranks make the same call, or one of them another.
+  void call() {
     Operation operation;
     operation.name = "call";
-    operation.collective = static_cast<Collective>(script.byte() % kCollectives);
-    operation.dtype = static_cast<DType>(script.byte() % kDTypes);
-    operation.op = static_cast<Op>(script.byte() % kOps);
-    operation.count = script.byte() * (script.byte() % 32 == 0 ? 40U : 1U);
-    operation.root = script.byte() % 3;
-    operation.input = input.data();
-    operation.output = output.data();
-    if (auto begun = executor.begin(operation, group)) execution = *begun;
-    if (execution == nullptr) return;
-    executor.adopt(*execution, Instant{});
-    // Late enough that it asks the others: what it asks is what an equal call's messages look like.
-    executor.advance_all(Instant{} + std::chrono::milliseconds(130));
-    own = transport.last;
+    operation.collective = static_cast<Collective>(script_.byte() % 9);  // all but send, receive
+    operation.dtype = static_cast<DType>(script_.byte() % kDTypes);
+    operation.op = static_cast<Op>(script_.byte() % kOps);
+    operation.count = script_.byte() % 16 == 0 ? script_.byte() * 10U : script_.byte() % 64;
+    operation.root = script_.byte() % kRanks;
+    const int other = script_.byte() % 16;
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      Process& process = *processes_[static_cast<size_t>(rank)];
+      if (process.execution != nullptr) continue;
+      operation.input = process.memory.data();
+      operation.output = process.memory.data() + kBufferBytes;
+      Operation mine = operation;
+      if (rank == other) mine.count += 1;
+      auto begun = process.executor.begin(mine, process.group);
+      if (!begun) continue;
+      process.execution = *begun;
+      process.executor.adopt(**begun, now_);
+      finish(process);
+    }
   }
 
-  // A frame near to a right one, so that it gets past the first checks.
-  Frame frame(Script& script) {
-    Frame head = own;
-    head.type = static_cast<uint8_t>(1 + script.byte() % 5);
-    head.epoch = script.byte() % 16 == 0 ? 2 : 1;
-    const uint8_t changes = script.byte();
-    if (changes & 1) head.collective = script.byte();
-    if (changes & 2) head.dtype = script.byte();
-    if (changes & 4) head.op = script.byte();
-    if (changes & 8) head.count = script.take<uint64_t>();
-    if (changes & 16) head.key = script.take<uint64_t>();
-    if (changes & 32) head.shape = script.take<uint32_t>();
-    head.sequence += script.byte() % 8 == 0 ? script.byte() : 0;
-    head.phase = static_cast<uint8_t>(script.byte() % 5);
-    head.lane = script.byte() % 16 == 0 ? script.take<uint32_t>() : script.byte() % 24;
-    head.payload_bytes = script.byte() % 4 == 0   ? script.take<uint64_t>()
-                         : script.byte() % 2 == 0 ? 64
-                                                  : script.byte();
-    return head;
+  void advance(Duration time) {
+    now_ += time;
+    for (const auto& process : processes_) {
+      process->executor.advance_all(now_);
+      finish(*process);
+    }
   }
 
-  void message(Script& script) {
-    const uint8_t who = script.byte();
-    const PeerId from = who % 16 == 0 ? kStranger : kPeers[1 + who % 2];
-    const Frame head = frame(script);
-    auto place = executor.place(from, head);
-    // A real transport refuses more than kPayloadBytesMax before it asks.
-    if (!place) return executor.lost(from, place.error());
-    if (head.payload_bytes > kPayloadBytesHere) return executor.lost(from, invalid("too large"));
-    if (head.payload_bytes > 0) std::memset(*place, who, head.payload_bytes);
-    if (script.byte() % 8 != 0) executor.arrived(from, head, *place);
+  void finish(Process& process) {
+    if (process.execution == nullptr || !process.execution->finished()) return;
+    const Status status = process.execution->take_status();
+    PLIANT_CHECK(status.ok() || !status.error().message.empty(), "an error says what is wrong");
+    process.executor.release(*process.execution);
+    process.execution = nullptr;
   }
 
-  void finish() {
-    if (execution == nullptr || !execution->finished()) return;
-    const Status status = execution->take_status();
-    executor.release(*execution);
-    execution = nullptr;
-    own.sequence++;  // what comes next is early
+  // Mostly the oldest message as it is: otherwise no call would ever get far.
+  void deliver() {
+    if (queue_.empty()) return;
+    const uint8_t how = script_.byte();
+    const auto at = queue_.begin() + (how % 4 == 0 ? script_.byte() % queue_.size() : 0);
+    Message message = *at;
+    if (how % 16 != 1) queue_.erase(at);  // else it comes again
+    if (how % 16 == 2) return;            // lost
+    if (how % 16 == 3) forge(message);
+    Process& to = *processes_[static_cast<size_t>(message.to)];
+    auto place = to.executor.place(peer(message.from), message.frame);
+    if (!place) return break_link(message, place.error());
+    if (message.payload.size() != message.frame.payload_bytes)
+      return break_link(message, invalid("cut short"));
+    message.place = *place;
+    arriving_.push_back(std::move(message));
+    // Others may arrive, and calls begin and end, before this one is complete.
+    if (how % 16 != 5) arrive();
   }
+
+  // Completes the newest message that has begun to arrive.
+  void arrive() {
+    if (arriving_.empty()) return;
+    const Message message = std::move(arriving_.back());
+    arriving_.pop_back();
+    Process& to = *processes_[static_cast<size_t>(message.to)];
+    if (!message.payload.empty())
+      std::memcpy(message.place, message.payload.data(), message.payload.size());
+    to.executor.arrived(peer(message.from), message.frame, message.place);
+    finish(to);
+  }
+
+  void forge(Message& message) {
+    Frame& frame = message.frame;
+    switch (script_.byte() % 12) {
+      case 0: frame.type = script_.byte(); break;
+      case 1: frame.collective = script_.byte(); break;
+      case 2: frame.dtype = script_.byte(); break;
+      case 3: frame.op = script_.byte(); break;
+      case 4: frame.phase = script_.byte(); break;
+      case 5: frame.epoch = script_.byte(); break;
+      case 6: frame.sequence += script_.byte(); break;
+      case 7: frame.key ^= script_.byte(); break;
+      case 8: frame.count = script_.take<uint64_t>(); break;
+      case 9: frame.lane = script_.take<uint32_t>(); break;
+      case 10: frame.shape = script_.take<uint32_t>(); break;
+      default: {
+        frame.payload_bytes = script_.byte() % 2 == 0 ? script_.byte() : script_.take<uint64_t>();
+        if (frame.payload_bytes <= kForgedBytesMax) message.payload.resize(frame.payload_bytes);
+        break;
+      }
+    }
+  }
+
+  void break_link(const Message& message, const Error& error) {
+    const auto end = [&](Rank at, Rank gone) {
+      std::erase_if(arriving_, [&](const Message& m) { return m.to == at && m.from == gone; });
+      processes_[static_cast<size_t>(at)]->executor.lost(peer(gone), error);
+      finish(*processes_[static_cast<size_t>(at)]);
+    };
+    end(message.to, message.from);
+    end(message.from, message.to);
+  }
+
+  Script& script_;
+  std::deque<Message> queue_;
+  std::deque<Message> arriving_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  Instant now_{};
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Script script({data, size});
-  auto job = std::make_unique<Job>();
-  job->transport.sink = &job->executor;
-  job->own.epoch = 1;
-  // The key of "call" over this group, as the executor makes it.
-  job->own.key = std::max<uint64_t>(1, hash64("call", job->group.id));
-  while (!script.empty()) {
-    switch (script.byte() % 4) {
-      case 0: job->call(script); break;
-      case 1:
-        job->executor.advance_all(Instant{} + std::chrono::milliseconds(script.byte()));
-        break;
-      default: job->message(script); break;
-    }
-    job->finish();
-  }
-  // Whatever came, the deadline ends what is in flight.
-  job->executor.advance_all(Instant{} + std::chrono::hours(1));
-  job->executor.advance_all(Instant{} + std::chrono::hours(1));
-  PLIANT_CHECK(job->execution == nullptr || job->execution->finished(),
-               "a call outlives its deadline");
+  Job(script).run();
   return 0;
 }
