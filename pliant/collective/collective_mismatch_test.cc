@@ -199,6 +199,40 @@ TEST(Mismatch, SharedResult) {
   TestCall(cluster, {.count = 6000}, "name").run();
 }
 
+// A rank that has not heard of the failure yet still works in shared memory on the call that the
+// others have given up; it must not get in the way of the next one.
+TEST(Mismatch, IsNotHeardOfByASlowRank) {
+  for (const Rank slow : {0, 1}) {
+    TestCluster cluster({.hosts = {0, 0, 1}, .plan = plan_of("hierarchical:ring")});
+    for (int round = 0; round < 4; ++round) {
+      for (const Rank rank : {0, 1, 2}) cluster.network().hold(cluster.peer(rank), cluster.peer(slow));
+      TestCall wrong(cluster, {.count = 900}, "name");
+      wrong.begin(slow);
+      cluster.pause(slow);
+      wrong.begin(1 - slow);
+      wrong.begin(2, [](Operation& operation) { operation.count = 899; });
+      const auto others_done = [&] { return wrong.finished(1 - slow) && wrong.finished(2); };
+      ASSERT_TRUE(cluster.run_until(others_done));
+      wrong.release();
+      TestCall right(cluster, {.count = 900}, "name");
+      right.begin(1 - slow);
+      right.begin(2);
+      for (int i = 0; i < 10; ++i) cluster.step();
+      cluster.resume(slow);
+      for (int i = 0; i < 10; ++i) cluster.step();
+      for (const Rank rank : {0, 1, 2})
+        cluster.network().release(cluster.peer(rank), cluster.peer(slow));
+      ASSERT_TRUE(cluster.run_until([&] { return wrong.done(); }));
+      wrong.release();
+      for (const Rank rank : {0, 1, 2}) EXPECT_EQ(wrong.status(rank).code(), Code::kInvalid);
+      right.begin(slow);
+      cluster.run_until([&] { return right.done(); });
+      right.judge();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(Mismatch, SaysWhatDiffers) {
   for (const auto& hosts : {one_host(2), std::vector<uint32_t>{0, 1}}) {
     TestCluster cluster({.hosts = hosts, .plan = plan_of("hierarchical:ring")});

@@ -221,6 +221,7 @@ void Executor::release(Execution& execution) {
     if (execution.adopted_.exchange(false))
       std::replace(adopted_.begin(), adopted_.end(), &execution, static_cast<Execution*>(nullptr));
   }
+  execution.host_binding_->busy.store(false, std::memory_order_release);
   execution.busy_.store(false, std::memory_order_release);
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "pliant/base/fence.h"
 
 namespace pliant {
 
@@ -53,12 +52,9 @@ int HostExchange::free_channel(uint64_t key) {
   for (size_t i = first; i < first + kChannelWays; ++i) {
     const Owner& owner = owners_[i];
     const Channel& channel = area.channels[i];
+    if (owner.binding->busy.load(std::memory_order_acquire)) continue;
     const uint64_t calls = channel.finished.load(std::memory_order_relaxed);
-    const auto posted = [&](int parity) {
-      return channel.entries[parity].posted.load(std::memory_order_relaxed);
-    };
-    if (std::max(posted(0), posted(1)) > calls) continue;  // in flight
-    if (owner.binding->settle_at != 0) continue;           // peers have yet to see that we left
+    if (owner.binding->settle_at != 0) continue;  // peers have yet to see that we left
     if (!all_finished(owner.binding->peers, owner.key, calls)) continue;
     owner.binding->channel = -1;
     return static_cast<int>(i);
@@ -141,7 +137,7 @@ std::vector<Rank> HostExchange::unsettled(HostBinding& binding, uint64_t key) co
 
 void HostExchange::notify(const HostBinding& binding) const {
   // Pairs with the fence of a peer that goes to sleep: it sees our change, or we see its flag.
-  full_fence();
+  light_fence(fences_joined_);
   for (size_t i = 0; i < binding.peers.size(); ++i) {
     const HostPeer& peer = binding.peers[i];
     if (i == binding.self || peer.segment == nullptr) continue;
@@ -195,6 +191,7 @@ Status HostCall::begin(HostExchange& host, HostBinding& binding, const Group& gr
   element_bytes_ = size_of(call_.dtype);
   met_ = 0;
   staging_ = {};
+  binding.busy.store(true, std::memory_order_relaxed);
   return host.bind(binding, group, call_.key, call_.sequence);
 }
 

@@ -13,12 +13,14 @@
 // execution. Driven by one thread at a time; never blocks.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "pliant/base/fence.h"
 #include "pliant/collective/channel.h"
 #include "pliant/collective/group.h"
 #include "pliant/collective/reduce.h"
@@ -75,6 +77,8 @@ struct HostBinding {
   // After a call that failed on all members: what their channels must say before the next post. One
   // that is slow to learn of the failure still reads our posts and works on the leader's slots.
   uint64_t settle_at = 0;  // calls; 0: settled
+  // From begin() to the release of the call: its caller may be using the channel without the loop.
+  std::atomic<bool> busy = false;
 };
 
 class HostExchange {
@@ -124,6 +128,7 @@ class HostExchange {
   int free_channel(uint64_t key);
 
   HostMemory memory_;
+  const bool fences_joined_ = join_heavy_fences();
   std::vector<Owner> owners_;
   std::vector<std::span<std::byte>> idle_staging_;
   std::vector<Waiting> waiting_staging_;

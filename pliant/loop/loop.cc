@@ -11,6 +11,7 @@
 namespace pliant {
 namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kQuietMs = 1;
 
 uint64_t pack(int fd, uint32_t generation) {
   return (uint64_t{generation} << 32) | static_cast<uint32_t>(fd);
@@ -177,26 +178,53 @@ void Loop::wait(Duration longest) {
   int64_t wait_ns = longest.count();
   if (due != kNever) wait_ns = std::min(wait_ns, due - now().time_since_epoch().count());
   // Rounded up, or the last fraction of a millisecond before a timer would be spun away.
-  const int64_t wait_ms = wait_ns <= 0 ? 0 : (wait_ns + 999'999) / 1'000'000;
-  epoll_event event{};
-  epoll_wait(outer_, &event, 1, static_cast<int>(std::min<int64_t>(wait_ms, 3'600'000)));
+  int64_t left_ms = wait_ns <= 0 ? 0 : (wait_ns + 999'999) / 1'000'000;
+  left_ms = std::min<int64_t>(left_ms, 3'600'000);
+  while (true) {
+    const uint64_t scopes = inline_scopes_.load(std::memory_order_relaxed);
+    const bool quiet = !armed_.load(std::memory_order_relaxed);
+    const int64_t step_ms = quiet ? std::min<int64_t>(left_ms, kQuietMs) : left_ms;
+    epoll_event event{};
+    const bool ready = epoll_wait(outer_, &event, 1, static_cast<int>(step_ms)) != 0;
+    left_ms -= step_ms;
+    if (quiet) {
+      const std::lock_guard guard(arm_mutex_);
+      const bool unused = scopes == inline_scopes_.load(std::memory_order_relaxed);
+      if (unused && inline_drivers_.load() == 0) {
+        set_armed(true);
+        return;
+      }
+    }
+    if (ready || left_ms <= 0) return;
+  }
 }
 
-void Loop::arm_outer(uint32_t events) {
+void Loop::arm() {
+  if (armed_.load(std::memory_order_relaxed)) return;
+  const std::lock_guard guard(arm_mutex_);
+  if (inline_drivers_.load() == 0) set_armed(true);
+}
+
+void Loop::set_armed(bool armed) {
   epoll_event event{};
-  event.events = events;
+  event.events = armed ? uint32_t{EPOLLIN} : 0;
   event.data.fd = inner_;
   PLIANT_CHECK(epoll_ctl(outer_, EPOLL_CTL_MOD, inner_, &event) == 0);
+  armed_.store(armed, std::memory_order_relaxed);
 }
 
 Loop::Inline::Inline(Loop& loop) : loop_(loop) {
-  const std::lock_guard guard(loop_.arm_mutex_);
-  if (loop_.inline_drivers_.fetch_add(1) == 0) loop_.arm_outer(0);
+  loop_.inline_drivers_.fetch_add(1);
+  loop_.inline_scopes_.fetch_add(1, std::memory_order_relaxed);
+  if (!loop_.armed_.load(std::memory_order_relaxed)) return;
+  {
+    const std::lock_guard guard(loop_.arm_mutex_);
+    if (!loop_.armed_.load(std::memory_order_relaxed)) return;
+    loop_.set_armed(false);
+  }
+  loop_.post([] {});  // the thread in wait() must arm it again one day
 }
 
-Loop::Inline::~Inline() {
-  const std::lock_guard guard(loop_.arm_mutex_);
-  if (loop_.inline_drivers_.fetch_sub(1) == 1) loop_.arm_outer(EPOLLIN);
-}
+Loop::Inline::~Inline() { loop_.inline_drivers_.fetch_sub(1); }
 
 }  // namespace pliant

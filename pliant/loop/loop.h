@@ -52,10 +52,16 @@ class Loop {
   // One turn without blocking: posted work, due timers, ready descriptors. True if any ran.
   bool turn();
 
-  // Blocks, without the lock, until a turn has something to do or `longest` has passed.
+  // Blocks, without the lock, until a turn has something to do or `longest` has passed, or soon
+  // after the last Inline scope has ended.
   void wait(Duration longest);
 
-  // While one exists, ready descriptors do not wake the thread in wait(). Any thread.
+  // Lets descriptors wake the thread in wait() again at once, if no Inline scope exists. Any thread.
+  void arm();
+
+  // While one exists, and for a millisecond after, ready descriptors do not wake the thread in
+  // wait(): callers in a tight loop would otherwise pay for a thread that wakes between two of their
+  // calls, only to find the loop taken. Any thread.
   class Inline {
    public:
     explicit Inline(Loop& loop);
@@ -76,7 +82,7 @@ class Loop {
   bool run_timers();
   void note_next_due();
   bool run_descriptors();
-  void arm_outer(uint32_t events);
+  void set_armed(bool armed);
 
   std::mutex mutex_;
   std::atomic<std::thread::id> holder_;
@@ -84,7 +90,9 @@ class Loop {
   int outer_ = -1;  // epoll of inner_ and wake_: what wait() sleeps on
   int wake_ = -1;   // eventfd, written by post()
   std::atomic<int> inline_drivers_ = 0;
-  std::mutex arm_mutex_;  // orders the arming of outer_ by Inline scopes
+  std::atomic<uint64_t> inline_scopes_ = 0;  // counts them
+  std::mutex arm_mutex_;                     // guards the change of armed_
+  std::atomic<bool> armed_ = true;           // does inner_ wake the thread in wait()?
 
   uint32_t next_generation_ = 1;
   std::unordered_map<int, Watch> watches_;

@@ -238,13 +238,15 @@ TEST_F(LoopTest, InlineKeepsDescriptorsFromWakingWait) {
   {
     const Loop::Inline outer(loop_);
     const Loop::Inline inner(loop_);
-    EXPECT_TRUE(sleeps_until_posted(loop_));
     EXPECT_TRUE(loop_.turn());  // the one who drives inline sees the descriptor
     EXPECT_EQ(calls, 1);
+    EXPECT_TRUE(sleeps_until_posted(loop_));
+    EXPECT_TRUE(loop_.turn());
+    EXPECT_EQ(calls, 2);
   }
-  loop_.wait(hours(1));  // returns at once: descriptors count again
+  loop_.wait(hours(1));  // returns soon, and descriptors count again
   EXPECT_TRUE(loop_.turn());
-  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(calls, 3);
   loop_.unwatch(pipe.reader());
 }
 
@@ -255,9 +257,21 @@ TEST_F(LoopTest, TheLastInlineScopeArmsDescriptorsAgain) {
   {
     const Loop::Inline outer(loop_);
     { const Loop::Inline inner(loop_); }
+    loop_.turn();
     EXPECT_TRUE(sleeps_until_posted(loop_)) << "one scope is left";
     loop_.turn();
   }
+  loop_.wait(hours(1));
+  loop_.unwatch(pipe.reader());
+}
+
+TEST_F(LoopTest, ArmMakesDescriptorsCountAtOnce) {
+  const Pipe pipe;
+  pipe.put();
+  loop_.watch(pipe.reader(), EPOLLIN, [](uint32_t) {});
+  { const Loop::Inline scope(loop_); }
+  loop_.turn();
+  loop_.arm();
   loop_.wait(hours(1));
   loop_.unwatch(pipe.reader());
 }

@@ -17,6 +17,8 @@ namespace {
 constexpr Duration kPatience = std::chrono::milliseconds(5);
 // The same for the background thread, which shares the cores with the computation.
 constexpr Duration kBackgroundPatience = std::chrono::microseconds(200);
+// A session lives in one view, so all its messages carry one epoch.
+constexpr Epoch kStaticEpoch{1};
 constexpr Duration kGoodbyeWait = std::chrono::seconds(2);
 constexpr int kYieldsBetweenClocks = 16;
 
@@ -54,54 +56,26 @@ Status Engine::join() {
               .address = options_.address,
               .port = 0,
               .local_name = ""};
-  const bool alone = options_.coordinator.empty();
-  if (alone) {
-    view_ = {Epoch{1}, {self}};
-  } else {
-    TransportOptions wanted{.self = options_.self,
-                            .job = options_.job,
-                            .token = options_.token,
-                            .epoch = Epoch{1},
-                            .use_shm = options_.transport != TransportChoice::kTcp,
-                            .use_tcp = options_.transport != TransportChoice::kShm,
-                            .address = options_.address,
-                            .connections = static_cast<size_t>(options_.connections)};
-    {
-      const std::lock_guard guard(loop_);
-      auto transports = Transports::open(loop_, *this, segment_.get(), wanted);
-      if (!transports) return transports.error();
-      transports_ = std::move(*transports);
-      transports_->describe_self(self);
-    }
-    auto control = ControlLink::join(loop_, options_, self);
-    if (!control) return control.error();
-    control_ = std::move(*control);
-    view_ = control_->view();
+  if (options_.coordinator.empty()) {
+    view_ = {kStaticEpoch, {self}};
+    world_ = make_group(std::span(&self.id, 1), self.id, view_.epoch);
+    make_executor(nobody_);
+    return {};
   }
+  PLIANT_TRY(open_transports(self));
+  auto control = ControlLink::join(loop_, options_, self);
+  if (!control) return control.error();
+  control_ = std::move(*control);
+  view_ = control_->view();
   std::vector<PeerId> members;
   for (const Member& member : view_.members) members.push_back(member.id);
   world_ = make_group(members, options_.self, view_.epoch);
-  if (!alone && options_.transport == TransportChoice::kShm && !world_.one_host())
+  if (options_.transport == TransportChoice::kShm && !world_.one_host())
     return invalid("transport shm reaches one host only, and this job has several; use auto");
   // With a core for each rank a waiting one may keep its own; otherwise it soon gives it away.
   spins_ = static_cast<int>(world_.local.size()) <= cores() ? 4000 : 64;
 
   const std::lock_guard guard(loop_);
-  if (!alone && transports_->shm() != nullptr)
-    host_ = std::make_unique<HostExchange>(HostMemory{
-        .own = segment_.get(),
-        .segment_of = [shm = transports_->shm()](PeerId peer) { return shm->segment_of(peer); },
-        .wake = [shm = transports_->shm()](PeerId peer) { shm->wake(peer); }});
-  Transport& transport = alone ? static_cast<Transport&>(nobody_) : *transports_;
-  executor_ = std::make_unique<Executor>(
-      transport, host_.get(),
-      Executor::Options{.self = options_.self,
-                        .epoch = view_.epoch,
-                        .timeout = options_.timeout,
-                        .plan = planner_,
-                        .describe = [this](PeerId peer) { return describe(peer); }});
-  store_ = std::make_unique<PeerStore>(transport, view_.epoch, options_.store_window);
-  if (alone) return {};
   for (const Member& member : view_.members)
     if (member.id != options_.self) transports_->add_peer(member);
   PLIANT_TRY(meet_local_peers());
@@ -112,6 +86,42 @@ Status Engine::join() {
                        }});
   thread_ = std::thread([this] { progress(); });
   return {};
+}
+
+// A peer that has the view earlier may send its first message while we still wait for ours: whoever
+// listens must be able to take it.
+Status Engine::open_transports(Member& self) {
+  const TransportOptions wanted{.self = options_.self,
+                                .job = options_.job,
+                                .token = options_.token,
+                                .epoch = kStaticEpoch,
+                                .use_shm = options_.transport != TransportChoice::kTcp,
+                                .use_tcp = options_.transport != TransportChoice::kShm,
+                                .address = options_.address,
+                                .connections = static_cast<size_t>(options_.connections)};
+  const std::lock_guard guard(loop_);
+  auto transports = Transports::open(loop_, *this, segment_.get(), wanted);
+  if (!transports) return transports.error();
+  transports_ = std::move(*transports);
+  transports_->describe_self(self);
+  if (ShmTransport* shm = transports_->shm(); shm != nullptr)
+    host_ = std::make_unique<HostExchange>(
+        HostMemory{.own = segment_.get(),
+                   .segment_of = [shm](PeerId peer) { return shm->segment_of(peer); },
+                   .wake = [shm](PeerId peer) { shm->wake(peer); }});
+  make_executor(*transports_);
+  return {};
+}
+
+void Engine::make_executor(Transport& transport) {
+  executor_ = std::make_unique<Executor>(
+      transport, host_.get(),
+      Executor::Options{.self = options_.self,
+                        .epoch = kStaticEpoch,
+                        .timeout = options_.timeout,
+                        .plan = planner_,
+                        .describe = [this](PeerId peer) { return describe(peer); }});
+  store_ = std::make_unique<PeerStore>(transport, kStaticEpoch, options_.store_window);
 }
 
 // Shared memory is mapped before the first operation, so that none has to wait for it.
@@ -202,12 +212,15 @@ void Engine::progress() {
     }
     sleeping_ = true;
     std::atomic<uint32_t>& asleep = segment_->header().asleep;
-    if (pollers_ == 0) asleep.store(wake_bits(), std::memory_order_seq_cst);
-    full_fence();
+    const uint32_t bits = wake_bits();
+    if (pollers_ == 0) asleep.store(bits, std::memory_order_seq_cst);
+    (bits & kWakeForHost) != 0 ? heavy_fence() : full_fence();
     // Whoever changed something before it could see the flag does not wake us: look once more.
     if (pollers_ > 0 || !step(now())) {
       const Duration longest =
           executor_->idle() ? Duration(std::chrono::seconds(60)) : std::chrono::milliseconds(20);
+      // Operations that nobody waits for depend on this thread alone.
+      if (pollers_ == 0 && !executor_->idle()) loop_.arm();
       loop_.unlock();
       loop_.wait(longest);
       loop_.lock();
@@ -224,13 +237,10 @@ void Engine::begin_polling() {
   if (pollers_++ == 0) segment_->header().asleep.store(0, std::memory_order_relaxed);
 }
 
+// The background thread returns from its wait soon after the last caller has left, looks for what
+// was announced to nobody meanwhile, and raises its flags again; see Loop::Inline.
 void Engine::end_polling() {
-  if (--pollers_ > 0) return;
-  // What was announced to nobody while we polled, we look for now; the rest wakes the thread.
-  segment_->header().asleep.store(wake_bits(), std::memory_order_seq_cst);
-  full_fence();
-  step(now());
-  if (!executor_->idle()) nudge();
+  if (--pollers_ == 0 && !executor_->idle()) nudge();
 }
 
 template <typename Done>

@@ -56,6 +56,8 @@ class Engine final : private Sink {
  private:
   explicit Engine(const SessionOptions& options);
   Status join();
+  Status open_transports(Member& self);
+  void make_executor(Transport& transport);
   Status meet_local_peers();
   void progress();
   bool step(Instant now);

@@ -17,7 +17,7 @@ namespace {
 using namespace pliant;
 
 constexpr Rank kRanks = 3;
-constexpr size_t kBufferBytes = 1 << 16;
+constexpr size_t kBufferBytes = 1 << 14;
 // Forged payloads are as long as their frames say, up to here; beyond, the link breaks.
 constexpr uint64_t kForgedBytesMax = 1 << 16;
 constexpr size_t kMessagesMax = 4096;
@@ -142,7 +142,7 @@ class Job {
     operation.collective = static_cast<Collective>(script_.byte() % 9);  // all but send, receive
     operation.dtype = static_cast<DType>(script_.byte() % kDTypes);
     operation.op = static_cast<Op>(script_.byte() % kOps);
-    operation.count = script_.byte() % 16 == 0 ? script_.byte() * 10U : script_.byte() % 64;
+    operation.count = script_.byte() % 16 == 0 ? script_.byte() * 2U : script_.byte() % 64;
     operation.root = script_.byte() % kRanks;
     const int other = script_.byte() % 16;
     for (Rank rank = 0; rank < kRanks; ++rank) {
