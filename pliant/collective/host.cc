@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-
 namespace pliant {
 
 // ---- HostExchange -----------------------------------------------------------------------------
@@ -374,7 +373,9 @@ HostCall::Mode HostCall::choose_mode() {
   }
   mode_ = direct ? Mode::kDirect : Mode::kStaged;
   const size_t copies = reduces ? members() + 1 : 2;
-  stream_ = call_.count * element_bytes_ * copies > kCacheBytes;
+  // In place, the result's lines are in the caches already; a shared result is a third stream.
+  const size_t cache_bytes = call_.shared_result ? kCacheBytes * 2 / 3 : kCacheBytes;
+  stream_ = call_.count * element_bytes_ * copies > cache_bytes;
   if (mode_ == Mode::kStaged) {
     binding_->lanes_staged = first_lane_ + schedule_->lanes();
     return mode_;

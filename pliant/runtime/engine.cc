@@ -73,7 +73,7 @@ Status Engine::join() {
   if (options_.transport == TransportChoice::kShm && !world_.one_host())
     return invalid("transport shm reaches one host only, and this job has several; use auto");
   // With a core for each rank a waiting one may keep its own; otherwise it soon gives it away.
-  spins_ = static_cast<int>(world_.local.size()) <= cores() ? 4000 : 64;
+  spins_ = static_cast<int>(world_.local.size()) <= cores() ? 4000 : 4;
 
   const std::lock_guard guard(loop_);
   for (const Member& member : view_.members)
