@@ -205,7 +205,8 @@ TEST(Mismatch, IsNotHeardOfByASlowRank) {
   for (const Rank slow : {0, 1}) {
     TestCluster cluster({.hosts = {0, 0, 1}, .plan = plan_of("hierarchical:ring")});
     for (int round = 0; round < 4; ++round) {
-      for (const Rank rank : {0, 1, 2}) cluster.network().hold(cluster.peer(rank), cluster.peer(slow));
+      for (const Rank rank : {0, 1, 2})
+        cluster.network().hold(cluster.peer(rank), cluster.peer(slow));
       TestCall wrong(cluster, {.count = 900}, "name");
       wrong.begin(slow);
       cluster.pause(slow);

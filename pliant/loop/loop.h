@@ -56,12 +56,12 @@ class Loop {
   // after the last Inline scope has ended.
   void wait(Duration longest);
 
-  // Lets descriptors wake the thread in wait() again at once, if no Inline scope exists. Any thread.
+  // Lets descriptors wake the thread in wait() again at once, unless an Inline scope exists.
   void arm();
 
   // While one exists, and for a millisecond after, ready descriptors do not wake the thread in
-  // wait(): callers in a tight loop would otherwise pay for a thread that wakes between two of their
-  // calls, only to find the loop taken. Any thread.
+  // wait(): callers in a tight loop would otherwise pay for a thread that wakes between two of
+  // their calls, only to find the loop taken. Any thread.
   class Inline {
    public:
     explicit Inline(Loop& loop);

@@ -26,9 +26,9 @@ struct SessionOptions {
   std::string strategy = "auto";
   Duration timeout = std::chrono::seconds(60);       // of every operation
   Duration join_timeout = std::chrono::seconds(60);  // until all members are there
-  int connections = 2;                               // TCP connections to each peer
-  size_t heap_bytes_max = 0;                         // limit of allocate(); 0: the machine's memory
-  int store_window = 3;                              // versions that save() keeps of each name
+  int connections = 1;        // TCP connections to each peer; more where one cannot fill the link
+  size_t heap_bytes_max = 0;  // limit of allocate(); 0: the machine's memory
+  int store_window = 3;       // versions that save() keeps of each name
 };
 
 // From PLIANT_COORDINATOR, PLIANT_JOB, PLIANT_TOKEN, PLIANT_PEER ("host.slot#incarnation"),
