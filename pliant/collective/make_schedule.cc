@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "pliant/base/check.h"
+#include "pliant/collective/route.h"
 #include "pliant/collective/strategy.h"
 
 namespace pliant {
@@ -220,9 +221,7 @@ std::vector<Block> flat_blocks(const Signature& signature, const Group& group,
 // members of a host, so that all of them carry traffic.
 std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& group,
                                        const Strategy& strategy) {
-  std::vector<std::vector<Rank>> members(static_cast<size_t>(group.hosts));
-  for (Rank rank = 0; rank < group.size(); ++rank)
-    members[static_cast<size_t>(group.host(rank))].push_back(rank);
+  const auto members = members_by_host(group);
   size_t carriers = 0;
   for (const auto& host : members) carriers = std::max(carriers, host.size());
   std::vector<int> hosts(members.size());

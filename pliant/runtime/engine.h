@@ -32,7 +32,6 @@ class Engine final : private Sink {
   const View& view() const { return view_; }
   const Group& world() const { return world_; }
   Segment& segment() { return *segment_; }
-  bool shared_memory() const { return transports_ == nullptr || transports_->shm() != nullptr; }
 
   // Runs an operation to its end. `result`: where its result stands.
   Status run(const Operation& operation, const Group& group, const std::byte** result = nullptr);
