@@ -4,6 +4,7 @@ follows a link that becomes slow."""
 
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import threading
@@ -20,7 +21,7 @@ PATIENCE_S = 300
 
 @unittest.skipUnless(namespaces.usable(), "network namespaces need root and iproute2")
 class Hosts(unittest.TestCase):
-    def run_job(self, net, options):
+    def run_job(self, net, options, change=lambda choice: None):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         changed = os.path.join(folder.name, "changed")
@@ -34,7 +35,7 @@ class Hosts(unittest.TestCase):
             phase, _, text = line.partition(": ")
             said[phase] = text.strip()
             if phase == "before":
-                net.limit(2, "50mbit")
+                change(said[phase])
                 pathlib.Path(changed).touch()
         stderr = job.stderr.read()
         code = job.wait()
@@ -45,14 +46,24 @@ class Hosts(unittest.TestCase):
         return said
 
     def test_auto_follows_a_slow_link(self):
+        slowed = []
+
+        def change(choice):
+            """Slows the host at the centre of the choice, if it has one: it must be left."""
+            centre = re.match(r"hierarchical:star(?:@(\d))?:", choice)
+            slowed.append(int(centre[1] or 0) if centre else 2)
+            net.limit(slowed[0], "50mbit")
+
         with namespaces.Network(3) as net:
-            said = self.run_job(net, [])
+            said = self.run_job(net, [], change)
         print(said)
         for phase in ("before", "after"):
             self.assertIn("over 3 hosts, predicted", said[phase])
         # The slow host moves to the edge: its link then carries each byte once each way.
         self.assertNotEqual(said["before"].split(" ")[0], said["after"].split(" ")[0])
         self.assertRegex(said["after"], r"^hierarchical:(star|binary_tree|tree)")
+        slow = slowed[0]
+        self.assertRegex(said["after"], rf"slow link from host ({slow} to host|\d to host {slow})")
 
     def test_tcp_inside_hosts_too(self):
         with namespaces.Network(3) as net:
