@@ -15,6 +15,9 @@ namespace pliant {
 namespace {
 constexpr size_t kBytesPerRead = size_t{1} << 20;
 constexpr size_t kBytesPerTurn = size_t{4} << 20;
+// Behind a payload of this size only the next head is read ahead: what follows is likely as large,
+// and then goes straight to its place. Smaller messages come many at a time.
+constexpr size_t kLargeBytes = size_t{16} << 10;
 }  // namespace
 
 Inbound::Inbound(Loop& loop, Sink& sink, PeerId from, uint8_t stream, Fd fd,
@@ -38,9 +41,12 @@ void Inbound::read() {
     const bool ahead = wasted_ || direct == payload_left_;
     std::array<iovec, 2> pieces;
     size_t count = 0;
+    const size_t ahead_bytes = !ahead                  ? 0
+                               : direct >= kLargeBytes ? sizeof(Frame)
+                                                       : scratch_.size();
     if (direct > 0) pieces[count++] = {place_ + payload_done_, direct};
-    if (ahead) pieces[count++] = {scratch_.data(), scratch_.size()};
-    const size_t room = direct + (ahead ? scratch_.size() : 0);
+    if (ahead) pieces[count++] = {scratch_.data(), ahead_bytes};
+    const size_t room = direct + ahead_bytes;
     const ssize_t got = readv(fd_.get(), pieces.data(), static_cast<int>(count));
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
