@@ -17,6 +17,7 @@
 struct pliant_session {
   std::unique_ptr<pliant::Session> session;
   std::shared_ptr<const pliant::View> view;  // also kept by the works, which may outlive us
+  pliant::Step step;                         // the open one, or the last committed
   std::mutex mutex;                          // guards what follows
   // What pliant_allocate() gave: a wrong pointer is the user's mistake here, not a bug of ours.
   std::unordered_map<void*, size_t> allocations;

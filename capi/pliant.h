@@ -299,6 +299,68 @@ PLIANT_API pliant_status pliant_recv(pliant_session* session, const pliant_group
                                      const char* name, void* output, size_t count,
                                      pliant_dtype dtype, int peer);
 
+/* ---- Steps -------------------------------------------------------------------------------------
+ * Elastic training: members come and go, and a step ends committed by all members of the view that
+ * follows or by none. Called by one thread, the one that trains. In a job that is not elastic, and
+ * alone, the same loop runs unchanged:
+ *
+ *   while (pliant_begin_step(session, &begun) == PLIANT_OK && begun) {
+ *     ... compute the gradients of pliant_step_samples() ...
+ *     pliant_step_all_reduce(session, "gradients", g, NULL, n, PLIANT_F32, PLIANT_MEAN);
+ *     if (pliant_commit_step(session) == PLIANT_OK) ... apply pliant_step_result() ...
+ *   }
+ */
+
+/* Memory that all members keep equal: model, optimizer, counters. Before the first step; the same
+ * names, sizes and types on all members. A job begins with the state of rank 0, and newcomers get
+ * that of the members, verified. It stays the caller's and must outlive the session. */
+PLIANT_API pliant_status pliant_register_state(pliant_session* session, const char* name,
+                                               void* memory, size_t count, pliant_dtype dtype);
+
+/* Deals out the numbers of `samples` samples, `global_batch` a step over all members, so that every
+ * sample of an epoch is in exactly one committed step. Before the first step; equal on all members.
+ * Zero epochs: for ever. */
+PLIANT_API pliant_status pliant_use_sampler(pliant_session* session, uint64_t samples,
+                                            uint64_t global_batch, uint64_t seed, uint64_t epochs,
+                                            int shuffle);
+
+/* Opens the next step: `*begun` is 1, or 0 if there is none for this member any more: it was asked
+ * to leave, or all samples are consumed. The state must be that after the last committed step. The
+ * view may change here: rank, size and epoch are to be asked for anew. */
+PLIANT_API pliant_status pliant_begin_step(pliant_session* session, int* begun);
+
+/* The number of the open step, or of the last committed one; counts from 1. */
+PLIANT_API pliant_status pliant_step_number(const pliant_session* session, uint64_t* number);
+
+/* The numbers of the samples that this member computes in the open step, valid until the next one
+ * begins. */
+PLIANT_API pliant_status pliant_step_samples(const pliant_session* session,
+                                             const uint64_t** samples, size_t* count);
+
+/* Hands in an input of the open step, which must not change before pliant_commit_step() has
+ * returned. All members hand in the same names, each once a step. PLIANT_MEAN divides by the number
+ * of members; with a sampler by that of the samples. If `output` is not null, the commit copies the
+ * result there. */
+PLIANT_API pliant_status pliant_step_all_reduce(pliant_session* session, const char* name,
+                                                const void* input, void* output, size_t count,
+                                                pliant_dtype dtype, pliant_op op);
+
+/* Completes the step. When members were lost meanwhile, the others finish it without them. The view
+ * may change here. PLIANT_CANCELLED: this member is not part of the job any more; leave the loop. */
+PLIANT_API pliant_status pliant_commit_step(pliant_session* session);
+
+/* The result of the last committed step, which the ranks of a host share: read-only, valid until
+ * the next commit begins. */
+PLIANT_API pliant_status pliant_step_result(const pliant_session* session, const char* name,
+                                            const void** result, size_t* bytes);
+
+/* How many members' inputs are in it, and how many samples (0 without a sampler). */
+PLIANT_API pliant_status pliant_step_contributors(const pliant_session* session, int* members,
+                                                  uint64_t* samples);
+
+/* Asks for another number of members; the job follows as soon as it can. */
+PLIANT_API pliant_status pliant_propose_size(pliant_session* session, int members);
+
 /* ---- Asynchronous operations ------------------------------------------------------------------
  * The same operations, started: they return at once with a work, and the library does the rest. The
  * buffers must stay as they are until the work has finished. The work is the caller's, for

@@ -6,8 +6,17 @@
 
 #include "cli/agent.h"
 #include "cli/bench.h"
+#include "cli/chaos.h"
+#include "cli/chaos_worker.h"
 #include "cli/completion.h"
+#include "cli/drain.h"
+#include "cli/events.h"
+#include "cli/resize.h"
 #include "cli/run.h"
+#include "cli/sim.h"
+#include "cli/status.h"
+#include "cli/stop.h"
+#include "cli/top.h"
 
 namespace {
 
@@ -29,12 +38,23 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(R"(Examples:
   pliant run -n 4 -- ./train          run four workers on this machine
-  pliant run --help                   all about running jobs)");
+  pliant run --help                   all about running jobs
+  pliant status                       what a running job is doing
+  pliant resize 8                     change its number of members)");
   int exit_code = 0;
   pliant::cli::add_run(app, exit_code);
   pliant::cli::add_agent(app, exit_code);
   pliant::cli::add_completion(app, exit_code);
   pliant::cli::add_bench(app, exit_code);
+  pliant::cli::add_sim(app, exit_code);
+  pliant::cli::add_status(app, exit_code);
+  pliant::cli::add_top(app, exit_code);
+  pliant::cli::add_events(app, exit_code);
+  pliant::cli::add_resize(app, exit_code);
+  pliant::cli::add_drain(app, exit_code);
+  pliant::cli::add_stop(app, exit_code);
+  pliant::cli::add_chaos(app, exit_code);
+  pliant::cli::add_chaos_worker(app, exit_code);
   try {
     app.parse(arguments_of(argc, argv));
   } catch (const CLI::ParseError& error) {

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ constexpr const char* kExamples = R"(Examples:
   pliant run -n 4 -- python3 train.py             torch's variables are set, too
   pliant run -H a:8,b:8 -- ./train                sixteen workers on two hosts, by ssh
   pliant run -n 6 --hostfile hosts -- ./train     hosts from a file, a line each: a slots=8
+  pliant run -n 4 --min 2 --max 8 --restart -- ./train
+                                                  an elastic job: workers may die, join and leave
   pliant run -H a:2@10.0.0.1,b:2@10.0.0.2 --address 10.0.0.254 \
              --launcher 'ip netns exec {host}' -- ./train
                                                   hosts that are network namespaces
@@ -50,6 +53,11 @@ struct RunArguments {
   std::string timeout;
   std::string join_timeout;
   std::string grace = "5s";
+  uint32_t min = 0;
+  uint32_t max = 0;
+  int restarts = 0;
+  std::string schedule;
+  std::string heartbeat;
   std::string launcher;
   std::string address;
   std::string agent_program;
@@ -133,6 +141,27 @@ Result<std::map<std::string, std::string>> read_environment(const std::vector<st
   return variables;
 }
 
+// Any of its options makes a job elastic.
+Result<std::optional<ElasticOptions>> elastic_options(const RunArguments& arguments) {
+  if (arguments.min == 0 && arguments.max == 0 && arguments.restarts == 0 &&
+      arguments.schedule.empty()) {
+    if (!arguments.heartbeat.empty())
+      return invalid("--heartbeat is for elastic jobs: give --min, --max, --restart or --schedule");
+    return std::optional<ElasticOptions>();
+  }
+  ElasticOptions options;
+  options.min = arguments.min;
+  options.max = arguments.max;
+  options.restarts = arguments.restarts;
+  options.schedule = arguments.schedule;
+  if (!arguments.heartbeat.empty()) {
+    const auto heartbeat = parse_duration(arguments.heartbeat);
+    if (!heartbeat) return named("--heartbeat", heartbeat.error());
+    options.heartbeat = *heartbeat;
+  }
+  return std::optional(options);
+}
+
 Result<LaunchOptions> launch_options(const RunArguments& arguments) {
   LaunchOptions options;
   if (arguments.command.empty())
@@ -143,7 +172,10 @@ Result<LaunchOptions> launch_options(const RunArguments& arguments) {
   if (!hosts) return hosts.error();
   options.hosts = std::move(*hosts);
   options.count = arguments.count;
-  if (options.count == 0 && options.hosts.empty())
+  auto elastic = elastic_options(arguments);
+  if (!elastic) return elastic.error();
+  options.elastic = std::move(*elastic);
+  if (options.count == 0 && options.hosts.empty() && !options.elastic)
     return invalid("how many workers? give -n N, or hosts with -H or --hostfile");
   auto session = session_options(arguments);
   if (!session) return session.error();
@@ -228,6 +260,20 @@ void add_run(CLI::App& app, int& exit_code) {
       ->add_option("--grace", arguments->grace,
                    "Time that the others get to end after one has failed")
       ->capture_default_str();
+  run_app
+      ->add_option("--min", arguments->min,
+                   "Elastic: with fewer members than this the job pauses (default: 1)")
+      ->check(CLI::Range(1, static_cast<int>(kMembersMax)));
+  run_app
+      ->add_option("--max", arguments->max,
+                   "Elastic: the most members (default: as many as there are slots)")
+      ->check(CLI::Range(1, static_cast<int>(kMembersMax)));
+  run_app->add_flag("--restart{-1}", arguments->restarts,
+                    "Elastic: replace failed workers; --restart=N: at most N of them");
+  run_app->add_option("--schedule", arguments->schedule,
+                      "Elastic: sizes from given steps on, as in 2@0,4@100");
+  run_app->add_option("--heartbeat", arguments->heartbeat,
+                      "Elastic: a member that is silent for so long is lost (default: 2s)");
   run_app
       ->add_option("--env", arguments->environment,
                    "NAME=VALUE for the workers; NAME alone passes on its value here")

@@ -24,7 +24,7 @@ LAYERS = {
     "runtime": ["collective", "membership", "store", "data", "policy"],
     "sim": ["runtime"],
     "capi": ["runtime"],
-    "cli": ["runtime"],
+    "cli": ["sim"],
     "train": ["runtime"],
     "bench": ["runtime"],
     "examples": ["runtime", "capi"],

@@ -188,12 +188,12 @@ TEST(Names, CallbacksMayCall) {
         call.dtype = DType::kI32;
         call.count = 1;
         call.input = call.output = &sums[r][static_cast<size_t>(link)];
-        auto begun = cluster.executor(rank).begin(call, cluster.world(rank),
-                                                  [&, r, link](const Status& status) {
-                                                    EXPECT_TRUE(status.ok());
-                                                    ++ran[r];
-                                                    if (link + 1 < kLinks) start[r](link + 1);
-                                                  });
+        auto begun = cluster.executor(rank).begin(
+            call, cluster.world(rank), [&, r, link](const Status& status, const std::byte*) {
+              EXPECT_TRUE(status.ok());
+              ++ran[r];
+              if (link + 1 < kLinks) start[r](link + 1);
+            });
         ASSERT_TRUE(begun.ok()) << begun.error().message;
         cluster.executor(rank).adopt(**begun, cluster.now());
       };

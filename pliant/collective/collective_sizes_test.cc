@@ -112,9 +112,10 @@ TEST(InPlaceByMessages, EverySize) {
       for (const Collective collective : kWithBuffers) {
         for (const size_t count : {size_t{3}, size_t{300}}) {
           for (const Rank slow : {0, 2}) {
-            TestCall call(cluster, {.collective = collective, .count = count, .root = 1,
-                                    .place = Place::kInPlace},
-                          "in place");
+            TestCall call(
+                cluster,
+                {.collective = collective, .count = count, .root = 1, .place = Place::kInPlace},
+                "in place");
             call.begin();
             cluster.pause(slow);
             for (int i = 0; i < 20; ++i) cluster.step();

@@ -75,8 +75,8 @@ Traffic by_schedules(const Signature& signature, Group group, const Strategy& st
   const size_t partial = size_of(accumulator_of(signature.dtype));
   for (group.self = 0; group.self < group.size(); ++group.self)
     for (const Block& block : make_schedule(signature, group, strategy, 4096).blocks)
-      for (const Step& step : block.steps)
-        if (step.kind == Step::Kind::kSend)
+      for (const Action& step : block.steps)
+        if (step.kind == Action::Kind::kSend)
           for (const Rank peer : step.peers)
             if (block.count > 0)
               traffic[{group.self, peer}] +=

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "pliant/base/defect.h"
 #include "pliant/collective/executor.h"
 
 namespace pliant {
@@ -37,13 +38,36 @@ void Execution::begin() {
   if (schedule_->on_host) begin_host();
 }
 
+void Execution::run_alone() {
+  host_only_ = true;
+  host_posted_ = false;
+  const bool divides = operation_.collective == Collective::kAllReduce &&
+                       operation_.op == Op::kMean && operation_.mean_over != 1;
+  if (divides || !left_behind_.empty()) {
+    inputs_.assign(1, {.data = input_, .partial = false});
+    for (const std::byte* data : left_behind_) inputs_.push_back({.data = data, .partial = false});
+    reduce({.dtype = operation_.dtype,
+            .op = operation_.op,
+            .count = operation_.count,
+            .inputs = inputs_,
+            .outputs = {&output_, 1},
+            .output_partial = false,
+            .mean_over = operation_.mean_over,
+            .stream = false});
+  } else if (const size_t bytes = output_elements_ * size_of(operation_.dtype);
+             bytes > 0 && output_ != input_) {
+    std::memmove(output_, input_, bytes);
+  }
+  complete({});
+}
+
 void Execution::begin_messages() {
   const size_t members = static_cast<size_t>(group_->size());
   arrived_.assign(members, false);
   sends_me_.assign(members, false);
   for (const Block& block : schedule_->blocks)
-    for (const Step& step : block.steps)
-      if (step.kind == Step::Kind::kReduce || step.kind == Step::Kind::kReceive)
+    for (const Action& step : block.steps)
+      if (step.kind == Action::Kind::kReduce || step.kind == Action::Kind::kReceive)
         for (const Rank peer : step.peers) sends_me_[static_cast<size_t>(peer)] = true;
   eager_ = operation_.count * size_of(operation_.dtype) <= kEagerBytes;
   enter_lanes();
@@ -79,7 +103,9 @@ void Execution::begin_host() {
                                 .output = output_,
                                 .output_elements = output_elements_,
                                 .largest_input = largest_input_,
-                                .host_only = host_only_};
+                                .host_only = host_only_,
+                                .mean_over = operation_.mean_over,
+                                .left_behind = left_behind_};
   const Status begun =
       host_.begin(*executor_->host_, *host_binding_, *group_, arguments, *schedule_);
   if (begun) {
@@ -106,7 +132,7 @@ void Execution::poison(Error error, Ending ending) {
 bool Execution::advance() {
   if (finished()) return false;
   if (poisoned_.load(std::memory_order_acquire)) [[unlikely]] {
-    fail(*poison_, poison_ending_);
+    if (!last_look()) fail(*poison_, poison_ending_);
     return true;
   }
   switch (state_) {
@@ -122,6 +148,26 @@ bool Execution::advance() {
     case State::kLanes: return advance_lanes();
   }
   return false;
+}
+
+// Whoever died or was left behind may have completed the call before that. Then it is complete for
+// all: who has moved on may have changed its input since.
+bool Execution::last_look() {
+  if (!host_only_ || poison_ending_ != Ending::kAbandoned) return false;
+  if (state_ == State::kMeeting && host_.meet() && host_.check(name_).ok()) {
+    const HostCall::Mode mode = host_.choose_mode();
+    output_ = host_.output();
+    if (mode == HostCall::Mode::kInline) {
+      host_.finish_inline();
+      complete({});
+      return true;
+    }
+    if (mode != HostCall::Mode::kDirect || !host_.anyone_reduces()) return false;
+    state_ = State::kClaiming;
+  }
+  if (state_ != State::kClaiming || !host_.direct_done()) return false;
+  complete({});
+  return true;
 }
 
 bool Execution::advance_settling() {
@@ -190,9 +236,9 @@ bool Execution::advance_lane(size_t index, Lane& lane) {
   // A lane without elements exists only to keep the stage slots in step.
   const bool skip = range.count == 0 && !(schedule_->on_host && !direct_);
   while (!skip && lane.step < block.steps.size()) {
-    const Step& step = block.steps[lane.step];
-    const bool message = step.kind == Step::Kind::kReduce || step.kind == Step::Kind::kReceive ||
-                         step.kind == Step::Kind::kSend;
+    const Action& step = block.steps[lane.step];
+    const bool message = step.kind == Action::Kind::kReduce ||
+                         step.kind == Action::Kind::kReceive || step.kind == Action::Kind::kSend;
     if (!(message && range.count == 0) && !run_step(index, lane, step, range, block)) return any;
     if (finished()) return true;
     ++lane.step;
@@ -203,23 +249,23 @@ bool Execution::advance_lane(size_t index, Lane& lane) {
   return true;
 }
 
-bool Execution::run_step(size_t index, Lane& lane, const Step& step, const LaneRange& range,
+bool Execution::run_step(size_t index, Lane& lane, const Action& step, const LaneRange& range,
                          const Block& block) {
   switch (step.kind) {
-    case Step::Kind::kHostReduce: {
+    case Action::Kind::kHostReduce: {
       const bool between_hosts = block.steps.size() > 2;
       return host_.host_reduce(index, lane.stage, between_hosts ? partial_of(lane) : nullptr) ==
              HostCall::Outcome::kDone;
     }
-    case Step::Kind::kHostDeliver:
+    case Action::Kind::kHostDeliver:
       return host_.host_deliver(index, lane.stage) == HostCall::Outcome::kDone;
-    case Step::Kind::kReduce: return run_reduce(lane, step, range, block);
-    case Step::Kind::kReceive: {
+    case Action::Kind::kReduce: return run_reduce(lane, step, range, block);
+    case Action::Kind::kReceive: {
       const Incoming* incoming = find(lane, step.peers[0], Phase::kDown);
       return incoming != nullptr && incoming->complete;
     }
-    case Step::Kind::kSend: return run_send(index, lane, step, range, block);
-    case Step::Kind::kCopy: {
+    case Action::Kind::kSend: return run_send(index, lane, step, range, block);
+    case Action::Kind::kCopy: {
       const std::byte* from = bytes_of(Buffer::kInput, lane, range, block);
       auto* to = const_cast<std::byte*>(bytes_of(Buffer::kOutput, lane, range, block));
       if (from != to) std::memmove(to, from, bytes_in(Buffer::kOutput, range));
@@ -229,7 +275,7 @@ bool Execution::run_step(size_t index, Lane& lane, const Step& step, const LaneR
   return true;
 }
 
-bool Execution::run_reduce(Lane& lane, const Step& step, const LaneRange& range,
+bool Execution::run_reduce(Lane& lane, const Action& step, const LaneRange& range,
                            const Block& block) {
   // In place, the result would overwrite an input that is still being sent.
   if (step.into == Buffer::kOutput && lane.sends > 0) return false;
@@ -254,12 +300,12 @@ bool Execution::run_reduce(Lane& lane, const Step& step, const LaneRange& range,
           .inputs = inputs_,
           .outputs = {&output, 1},
           .output_partial = partial,
-          .mean_over = group_->size(),
+          .mean_over = operation_.mean_over,
           .stream = false});
   return true;
 }
 
-bool Execution::run_send(size_t index, Lane& lane, const Step& step, const LaneRange& range,
+bool Execution::run_send(size_t index, Lane& lane, const Action& step, const LaneRange& range,
                          const Block& block) {
   if (!eager_)
     for (const Rank peer : step.peers)
@@ -299,7 +345,7 @@ void Execution::complete(Status status) {
   const Done done = std::move(on_done_);
   on_done_ = nullptr;
   finished_.store(true, std::memory_order_release);
-  done(status_);
+  done(status_, output_);
   executor_->release(*this);
 }
 
@@ -320,7 +366,8 @@ void Execution::free_messages() {
   Transport& transport = executor_->transport_;
   const size_t element = size_of(operation_.dtype);
   transport.forget({input_, input_elements_ * element});
-  transport.forget({output_, output_elements_ * element});
+  if (test_defect() != Defect::kLateWrite)
+    transport.forget({output_, output_elements_ * element});
   const size_t scratch = schedule_->chunk_elements * size_of(accumulator_of(operation_.dtype));
   for (Lane& lane : lanes_) {
     if (lane.done) continue;

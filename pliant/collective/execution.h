@@ -51,7 +51,8 @@ enum class Ending : uint8_t {
 
 class Execution {
  public:
-  using Done = std::function<void(const Status&)>;
+  // The outcome, and where the result stands.
+  using Done = std::function<void(const Status&, const std::byte*)>;
 
   bool host_only() const { return host_only_; }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
@@ -103,17 +104,20 @@ class Execution {
   };
 
   void begin();
+  // The whole call of a group of one.
+  void run_alone();
   void begin_messages();
   void begin_host();
+  bool last_look();
   bool advance_settling();
   bool advance_meeting();
   void enter_lanes();
   bool advance_lanes();
   bool advance_lane(size_t index, Lane& lane);
-  bool run_step(size_t index, Lane& lane, const Step& step, const LaneRange& range,
+  bool run_step(size_t index, Lane& lane, const Action& step, const LaneRange& range,
                 const Block& block);
-  bool run_reduce(Lane& lane, const Step& step, const LaneRange& range, const Block& block);
-  bool run_send(size_t index, Lane& lane, const Step& step, const LaneRange& range,
+  bool run_reduce(Lane& lane, const Action& step, const LaneRange& range, const Block& block);
+  bool run_send(size_t index, Lane& lane, const Action& step, const LaneRange& range,
                 const Block& block);
   void finish_lane(Lane& lane);
   void complete(Status status);
@@ -135,7 +139,7 @@ class Execution {
   std::byte* partial_of(Lane& lane);
   Incoming* find(Lane& lane, Rank from, Phase phase);
   // The step of this rank that takes a message, or null.
-  const Step* receiver_of(size_t block, Rank from, Phase phase) const;
+  const Action* receiver_of(size_t block, Rank from, Phase phase) const;
   Result<std::byte*> place(Rank from, const Frame& frame);
   void arrived(Rank from, const Frame& frame);
   std::vector<Rank> awaited() const;
@@ -189,6 +193,7 @@ class Execution {
   Ending poison_ending_ = Ending::kAbandoned;
   std::byte barrier_[2] = {};        // a barrier is an all-reduce of one byte
   std::vector<ReduceInput> inputs_;  // scratch
+  std::vector<const std::byte*> left_behind_;
 };
 
 }  // namespace pliant

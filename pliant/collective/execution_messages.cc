@@ -123,7 +123,7 @@ void Execution::check_deadline(Instant now) {
                           to_string(operation_.collective), name_, seconds(deadline_ - began_),
                           who.empty() ? "a peer" : who,
                           absent ? "did not make the same call" : "did not do its part"),
-              blamed.empty() ? PeerId{} : group_->peer(blamed[0]), executor_->options_.epoch};
+              blamed.empty() ? PeerId{} : group_->peer(blamed[0]), executor_->epoch_};
   if (executor_->broken_groups_.emplace(group_->id, error).second) tell_others(error);
   fail(std::move(error), Ending::kAbandoned);
 }
@@ -145,9 +145,9 @@ std::vector<Rank> Execution::awaited() const {
     const Lane& lane = lanes_[index];
     const Block& block = schedule_->blocks[range_of(*schedule_, index).block];
     if (lane.done || lane.step >= block.steps.size()) continue;
-    const Step& step = block.steps[lane.step];
+    const Action& step = block.steps[lane.step];
     for (const Rank peer : step.peers) {
-      const bool sends = step.kind == Step::Kind::kSend;
+      const bool sends = step.kind == Action::Kind::kSend;
       const auto at = std::find_if(lane.incoming.begin(), lane.incoming.end(), [&](const auto& in) {
         return in.from == peer && in.phase == step.phase && in.complete;
       });
@@ -157,6 +157,14 @@ std::vector<Rank> Execution::awaited() const {
       for (const Rank rank : host_.lagging()) add(rank);
   }
   if (lanes_left_ == 0 && schedule_->on_host && direct_) return host_.lagging();
+  if (!ranks.empty()) return ranks;
+  // All has come, and some of what was sent was not taken: its receivers do not take it.
+  for (const uint32_t index : active_) {
+    if (lanes_[index].done || lanes_[index].sends == 0) continue;
+    for (const Action& step : schedule_->blocks[range_of(*schedule_, index).block].steps)
+      if (step.kind == Action::Kind::kSend)
+        for (const Rank peer : step.peers) add(peer);
+  }
   return ranks;
 }
 
@@ -168,7 +176,7 @@ Frame Execution::frame(FrameType type) const {
   head.collective = static_cast<uint8_t>(operation_.collective);
   head.dtype = static_cast<uint8_t>(operation_.dtype);
   head.op = static_cast<uint8_t>(operation_.op);
-  head.epoch = number(executor_->options_.epoch);
+  head.epoch = number(executor_->epoch_);
   head.sequence = sequence_;
   head.key = key_;
   head.count = operation_.count;
@@ -207,9 +215,9 @@ Execution::Incoming* Execution::find(Lane& lane, Rank from, Phase phase) {
   return nullptr;
 }
 
-const Step* Execution::receiver_of(size_t block, Rank from, Phase phase) const {
-  const Step::Kind kind = phase == Phase::kUp ? Step::Kind::kReduce : Step::Kind::kReceive;
-  for (const Step& step : schedule_->blocks[block].steps)
+const Action* Execution::receiver_of(size_t block, Rank from, Phase phase) const {
+  const Action::Kind kind = phase == Phase::kUp ? Action::Kind::kReduce : Action::Kind::kReceive;
+  for (const Action& step : schedule_->blocks[block].steps)
     if (step.kind == kind &&
         std::find(step.peers.begin(), step.peers.end(), from) != step.peers.end())
       return &step;
@@ -227,7 +235,7 @@ Result<std::byte*> Execution::place(Rank from, const Frame& head) {
   if (phase == Phase::kDown && schedule_->on_host && state_ != State::kLanes) return unexpected;
   const LaneRange range = range_of(*schedule_, head.lane);
   const Block& block = schedule_->blocks[range.block];
-  const Step* step = receiver_of(range.block, from, phase);
+  const Action* step = receiver_of(range.block, from, phase);
   Lane& lane = lanes_[head.lane];
   if (step == nullptr || lane.done || find(lane, from, phase) != nullptr) return unexpected;
   Incoming incoming{

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "pliant/base/bytes.h"
+#include "pliant/base/defect.h"
 #include "pliant/collective/call.h"
 
 namespace pliant {
@@ -19,7 +20,7 @@ constexpr Duration kQuestionAfter = std::chrono::milliseconds(100);
 }  // namespace
 
 Executor::Executor(Transport& transport, HostExchange* host, Options options)
-    : transport_(transport), host_(host), options_(std::move(options)) {}
+    : transport_(transport), host_(host), options_(std::move(options)), epoch_(options_.epoch) {}
 
 Executor::~Executor() {
   for (const auto& [key, binding] : bindings_)
@@ -32,11 +33,11 @@ Executor::~Executor() {
 Status Executor::check_group(const Group& group) const {
   for (const auto& [peer, error] : lost_)
     if (std::find(group.members.begin(), group.members.end(), peer) != group.members.end())
-      return Error{error.code, error.message, peer, options_.epoch};
+      return Error{error.code, error.message, peer, epoch_};
   if (const auto at = broken_groups_.find(group.id); at != broken_groups_.end())
     return Error{at->second.code,
                  "an earlier operation of this group failed: " + at->second.message,
-                 at->second.peer, options_.epoch};
+                 at->second.peer, epoch_};
   return {};
 }
 
@@ -102,12 +103,7 @@ Result<Execution*> Executor::begin(const Operation& operation, const Group& grou
   prepare(binding, call);
   execution.on_done_ = std::move(done);
   if (group.size() == 1) {
-    execution.host_only_ = true;
-    const size_t bytes = execution.output_elements_ * size_of(execution.operation_.dtype);
-    if (bytes > 0 && execution.output_ != execution.input_)
-      std::memmove(execution.output_, execution.input_, bytes);
-    execution.host_posted_ = false;
-    execution.complete({});
+    execution.run_alone();
     return &execution;
   }
   if (!execution.host_only_) {
@@ -126,7 +122,7 @@ void Executor::refuse(Binding& binding, const Operation& operation, const Error&
   if (group.size() == 1) return;
   Frame frame;
   frame.type = static_cast<uint8_t>(FrameType::kAbort);
-  frame.epoch = number(options_.epoch);
+  frame.epoch = number(epoch_);
   frame.key = binding.execution.key_;
   frame.sequence = binding.calls++;
   drop_early(frame.key, frame.sequence);
@@ -171,12 +167,16 @@ void Executor::prepare(Binding& binding, const Operation& call) {
   Execution& execution = binding.execution;
   const Group& group = *binding.group;
   execution.sequence_ = binding.calls++;
-  execution.shape_ = binding.plan_digest;
+  execution.shape_ = binding.plan_digest + static_cast<uint32_t>(call.left_behind.size());
   execution.partner_ = call.root;
   Operation& mine = execution.operation_;
   mine = call;
   mine.name = {};
   mine.counts = {};
+  mine.left_behind = {};
+  execution.left_behind_.assign(call.left_behind.begin(), call.left_behind.end());
+  if (mine.mean_over == 0)
+    mine.mean_over = group.size() + static_cast<int>(call.left_behind.size());
   const Sizes sizes = sizes_of(call, group);
   execution.input_elements_ = sizes.input;
   execution.output_elements_ = sizes.output;
@@ -195,12 +195,16 @@ void Executor::prepare(Binding& binding, const Operation& call) {
   }
   execution.host_only_ = binding.schedule.on_host && group.one_host();
   // A result that is small, or that no other rank of the host can reach, is not worth sharing.
-  const HostArguments small{.dtype = mine.dtype, .largest_input = sizes.largest_input};
+  HostArguments small;
+  small.dtype = mine.dtype;
+  small.largest_input = sizes.largest_input;
   if (mine.shared_result && (!binding.schedule.on_host || group.size() == 1 ||
                              (execution.host_only_ && fits_inline(small, group)))) {
     mine.shared_result = false;
-    binding.own_result.resize(sizes.output * size_of(mine.dtype));
-    execution.output_ = binding.own_result.data();
+    if (call.output == nullptr) {
+      binding.own_result.resize(sizes.output * size_of(mine.dtype));
+      execution.output_ = binding.own_result.data();
+    }
   }
 }
 
@@ -255,7 +259,7 @@ void Executor::lost(PeerId peer, const Error& error) {
   const Error told{
       silent ? error.code : Code::kPeerLost,
       in_order ? fmt::format("{} has left the job", options_.describe(peer)) : error.message, peer,
-      options_.epoch};
+      epoch_};
   if (!lost_.emplace(peer, told).second) return;
   std::erase_if(texts_, [&](const auto& entry) { return entry.second.to == peer; });
   for (auto& [key, queue] : early_)
@@ -281,7 +285,7 @@ void Executor::lost(PeerId peer, const Error& error) {
 void Executor::say_goodbye(std::span<const PeerId> peers) {
   Frame frame;
   frame.type = static_cast<uint8_t>(FrameType::kGoodbye);
-  frame.epoch = number(options_.epoch);
+  frame.epoch = number(epoch_);
   for (const PeerId peer : peers)
     if (transport_.linked(peer) || spoken_.contains(peer)) send_text(peer, frame, "");
 }
@@ -289,6 +293,45 @@ void Executor::say_goodbye(std::span<const PeerId> peers) {
 void Executor::cancel_all(const Error& error) {
   for (const auto& [key, binding] : bindings_)
     if (binding->execution.busy_.load()) binding->execution.poison(error, Ending::kAbandoned);
+}
+
+// ---- Epochs -----------------------------------------------------------------------------------
+
+void Executor::interrupt(const Error& error) {
+  if (test_defect() == Defect::kLostWakeUp) return;
+  for (const auto& [key, binding] : bindings_)
+    if (binding->execution.busy_.load()) binding->execution.poison(error, Ending::kAbandoned);
+}
+
+void Executor::install(Epoch epoch, std::span<const PeerId> at_large) {
+  PLIANT_CHECK(epoch >= epoch_, "epochs only grow");
+  epoch_ = epoch;
+  std::vector<HostBinding*> former;
+  for (const auto& [key, binding] : bindings_)
+    if (!binding->execution.busy_.load()) former.push_back(&binding->host);
+  if (host_ != nullptr) host_->retire(former, at_large);
+  // One that is still in its caller's hands goes at the next change.
+  std::erase_if(bindings_, [](const auto& entry) { return !entry.second->execution.busy_.load(); });
+  for (auto& [key, queue] : early_)
+    std::erase_if(queue, [&](const std::unique_ptr<Early>& early) {
+      if (!early->complete || early->frame.epoch >= number(epoch_)) return false;
+      early_bytes_ -= early->frame.payload_bytes;
+      --early_count_;
+      return true;
+    });
+  std::erase_if(early_, [](const auto& entry) { return entry.second.empty(); });
+  broken_groups_.clear();
+}
+
+const std::byte* Executor::handed_in(PeerId peer, const Operation& operation,
+                                     const Group& group) const {
+  if (host_ == nullptr) return nullptr;
+  const uint64_t key = key_of(operation, group);
+  const auto at = bindings_.find(key);
+  if (at == bindings_.end() || at->second->calls == 0) return nullptr;
+  // This rank may not have got so far as to make the call: the newest is then an older one.
+  if (at->second->execution.operation_.mark != operation.mark) return nullptr;
+  return host_->handed_in(peer, key, at->second->calls - 1, operation.count);
 }
 
 std::byte* Executor::take_scratch(size_t bytes) {

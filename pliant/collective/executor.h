@@ -71,6 +71,21 @@ class Executor final : public Sink {
   // All calls fail; for shutdown.
   void cancel_all(const Error& error);
 
+  // A new view is due: all calls in flight end with this error, at their next advance. Their names
+  // are free again once their callers have seen it.
+  void interrupt(const Error& error);
+  // Forgets what belongs to older views. From here on messages of older epochs are wasted, and
+  // those of newer ones are kept. `at_large`: former members of this host that may still be
+  // running: what they could write to is not used again until peer_gone().
+  void install(Epoch epoch, std::span<const PeerId> at_large);
+  void peer_gone(PeerId peer) {
+    if (host_ != nullptr) host_->peer_gone(peer);
+  }
+  // What a peer of this host gave to the call that this rank has made with the same mark, where it
+  // stands in the peer's memory; null if either has not made it, or the peer keeps its input to
+  // itself.
+  const std::byte* handed_in(PeerId peer, const Operation& operation, const Group& group) const;
+
   Result<std::byte*> place(PeerId from, const Frame& frame) override;
   void arrived(PeerId from, const Frame& frame, std::byte* payload) override;
   void sent(uint64_t cookie) override;
@@ -125,6 +140,7 @@ class Executor final : public Sink {
   Transport& transport_;
   HostExchange* const host_;
   const Options options_;
+  Epoch epoch_;
   std::unordered_map<uint64_t, std::unique_ptr<Binding>> bindings_;
   std::unordered_map<uint32_t, Execution*> by_id_;
   uint32_t next_id_ = 1;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "pliant/base/bytes.h"
+#include "pliant/base/defect.h"
 #include "pliant/collective/executor.h"
 
 namespace pliant {
@@ -44,7 +45,7 @@ Result<std::byte*> Executor::waste(PeerId from, const Frame& frame) {
     return Error{Code::kOverloaded,
                  fmt::format("{} sends a message of {} that no operation awaits",
                              options_.describe(from), human_bytes(bytes)),
-                 from, options_.epoch};
+                 from, epoch_};
   // The smaller ones are kept: a transport may be writing into them.
   if (waste_.empty() || waste_.back().size() < bytes)
     waste_.emplace_back(std::bit_ceil(std::max<size_t>(bytes, 4096)));
@@ -60,8 +61,10 @@ Result<std::byte*> Executor::place(PeerId from, const Frame& frame) {
   if (type != FrameType::kData && frame.payload_bytes > kTextBytesMax)
     return invalid(fmt::format("{} sends {} where a short text belongs", options_.describe(from),
                                human_bytes(frame.payload_bytes)));
-  if (frame.epoch != number(options_.epoch) || type == FrameType::kGoodbye)
-    return waste(from, frame);
+  const bool stale = frame.epoch < number(epoch_) && test_defect() != Defect::kNoEpochFence;
+  if (stale || type == FrameType::kGoodbye) return waste(from, frame);
+  // The sender has a newer view than this rank, which will get it too.
+  if (frame.epoch > number(epoch_)) return place_early(from, frame);
   if (Execution* execution = find(frame)) return place_in(*execution, from, frame);
   // A call that has ended here, with an error: nobody wants the rest of its data.
   if (is_past(frame)) return waste(from, frame);
@@ -103,7 +106,7 @@ Result<std::byte*> Executor::place_early(PeerId from, const Frame& frame) {
     return Error{Code::kOverloaded,
                  fmt::format("{} sends messages of operations that this rank has not called",
                              options_.describe(from)),
-                 from, options_.epoch};
+                 from, epoch_};
   auto early = std::make_unique<Early>();
   early->from = from;
   early->frame = frame;
@@ -116,19 +119,19 @@ Result<std::byte*> Executor::place_early(PeerId from, const Frame& frame) {
 }
 
 void Executor::arrived(PeerId from, const Frame& frame, std::byte* payload) {
-  if (frame.epoch != number(options_.epoch)) return;
   if (frame.type == static_cast<uint8_t>(FrameType::kGoodbye)) {
     leaving_.insert(from);
     return;
   }
-  Execution* execution = find(frame);
+  const bool stale = frame.epoch < number(epoch_) && test_defect() != Defect::kNoEpochFence;
+  Execution* execution = stale || frame.epoch > number(epoch_) ? nullptr : find(frame);
   if (const auto queue = early_.find(frame.key); queue != early_.end()) {
     for (const auto& early : queue->second) {
       if (early->payload.data() != payload) continue;
       early->complete = true;
       if (execution != nullptr) {
         take_early(*execution);
-      } else if (is_past(frame)) {
+      } else if (stale || is_past(frame)) {
         drop_early(frame.key, frame.sequence);
       }
       return;
@@ -136,7 +139,7 @@ void Executor::arrived(PeerId from, const Frame& frame, std::byte* payload) {
   }
   if (execution != nullptr) {
     arrived_in(*execution, from, frame, payload);
-  } else if (is_question(frame) && is_past(frame)) {
+  } else if (!stale && is_question(frame) && is_past(frame)) {
     answer(from, frame);  // who has ended a call had made it
   }
 }
@@ -163,7 +166,7 @@ void Executor::take_abort(Execution& execution, const Frame& frame, std::string 
   const auto code = static_cast<Code>(frame.phase);
   if (code != Code::kPeerLost && code != Code::kTimeout)
     return execution.poison(invalid(std::move(text)), Ending::kAgreed);
-  const Error error{code, std::move(text), PeerId::unpack(frame.count), options_.epoch};
+  const Error error{code, std::move(text), PeerId::unpack(frame.count), epoch_};
   if (code == Code::kTimeout) broken_groups_.emplace(execution.group_->id, error);
   execution.poison(error, Ending::kAbandoned);
 }

@@ -47,7 +47,8 @@ int HostExchange::free_channel(uint64_t key) {
   ControlArea& area = control();
   const size_t first = ControlArea::first_way(key);
   for (size_t i = first; i < first + kChannelWays; ++i)
-    if (area.keys[i].load(std::memory_order_relaxed) == 0) return static_cast<int>(i);
+    if (area.keys[i].load(std::memory_order_relaxed) == 0 && !quarantined_[i])
+      return static_cast<int>(i);
   for (size_t i = first; i < first + kChannelWays; ++i) {
     const Owner& owner = owners_[i];
     const Channel& channel = area.channels[i];
@@ -164,6 +165,74 @@ void HostExchange::return_staging(std::span<std::byte> memory, const HostBinding
   waiting_staging_.push_back({memory, binding.peers, key, calls});
 }
 
+// ---- HostExchange: former views ---------------------------------------------------------------
+
+void HostExchange::retire(std::span<HostBinding* const> bindings,
+                          std::span<const PeerId> at_large) {
+  Quarantine batch;
+  batch.peers.assign(at_large.begin(), at_large.end());
+  for (HostBinding* binding : bindings) {
+    if (binding->channel >= 0) {
+      const auto index = static_cast<size_t>(binding->channel);
+      control().keys[index].store(0, std::memory_order_release);
+      owners_[index] = {};
+      quarantined_[index] = true;
+      batch.channels.push_back(index);
+    }
+    if (!binding->result.empty()) batch.results.push_back(binding->result);
+    for (const std::span<std::byte> memory : binding->retired) batch.results.push_back(memory);
+    if (!binding->own_staging.empty()) own().release(binding->own_staging.data());
+  }
+  // Only this process writes to its staging, and not before all members have met in the new view.
+  for (const Waiting& waiting : waiting_staging_) idle_staging_.push_back(waiting.memory);
+  waiting_staging_.clear();
+  if (at_large.empty()) {
+    free_now(batch);
+  } else {
+    quarantines_.push_back(std::move(batch));
+  }
+}
+
+void HostExchange::free_now(Quarantine& batch) {
+  for (const size_t index : batch.channels) quarantined_[index] = false;
+  idle_results_.insert(idle_results_.end(), batch.results.begin(), batch.results.end());
+}
+
+void HostExchange::peer_gone(PeerId peer) {
+  std::erase_if(quarantines_, [&](Quarantine& batch) {
+    std::erase(batch.peers, peer);
+    if (!batch.peers.empty()) return false;
+    free_now(batch);
+    return true;
+  });
+}
+
+Result<std::span<std::byte>> HostExchange::take_result(size_t bytes) {
+  const auto at = std::find_if(idle_results_.begin(), idle_results_.end(),
+                               [&](const auto& memory) { return memory.size() >= bytes; });
+  if (at == idle_results_.end()) return own().allocate(bytes);
+  const std::span<std::byte> memory = *at;
+  idle_results_.erase(at);
+  return memory;
+}
+
+const std::byte* HostExchange::handed_in(PeerId peer, uint64_t key, uint32_t sequence,
+                                         size_t count) const {
+  Segment* const segment = memory_.segment_of(peer);
+  if (segment == nullptr) return nullptr;
+  const ControlArea& area = ControlArea::of(segment->control());
+  const int index = area.find(key);
+  if (index < 0) return nullptr;
+  const Channel::Entry& entry = area.channels[index].entries[sequence % 2];
+  if (entry.posted.load(std::memory_order_acquire) != uint64_t{sequence} + 1) return nullptr;
+  if (entry.post.key != key || entry.post.count != count || entry.post.collective == kRefusal)
+    return nullptr;
+  if (entry.post.input != kNotRegistered) return segment->at(entry.post.input);
+  // Staged inputs pass through slots and are gone; small ones stand beside the post.
+  if (entry.post.staging != kNotRegistered) return nullptr;
+  return area.inline_data[index][sequence % 2];
+}
+
 bool fits_inline(const HostArguments& call, const Group& group) {
   // Every rank reads every input, so the work grows with the square of the members.
   constexpr size_t kReadBytesMax = size_t{64} << 10;
@@ -265,7 +334,7 @@ Status HostCall::post_result(Post& post) {
   const size_t bytes = call_.count * element_bytes_;
   if (!call_.shared_result || binding_->self != 0 || bytes == 0) return {};
   if (binding_->result.size() < bytes) {
-    auto memory = host_->own().allocate(bytes);
+    auto memory = host_->take_result(bytes);
     if (!memory) return memory.error();
     if (!binding_->result.empty()) binding_->retired.push_back(binding_->result);
     binding_->result = *memory;
@@ -368,7 +437,8 @@ HostCall::Mode HostCall::choose_mode() {
         });
     if (contributes && call_.largest_input > 0 && post_of(i).input == kNotRegistered)
       direct = false;
-    if (reduces && everyone_receives && !call_.shared_result && post_of(i).output == kNotRegistered)
+    const bool others_write = reduces && everyone_receives && !call_.shared_result;
+    if (others_write && (host_->private_outputs() || post_of(i).output == kNotRegistered))
       direct = false;
   }
   mode_ = direct ? Mode::kDirect : Mode::kStaged;

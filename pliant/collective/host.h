@@ -53,6 +53,8 @@ struct HostArguments {
   size_t output_elements = 0;
   size_t largest_input = 0;  // elements; over all members
   bool host_only = true;     // false: the lanes also pass between hosts
+  int mean_over = 1;
+  std::span<const std::byte* const> left_behind = {};  // see Operation
 };
 
 // A peer's channel, once found.
@@ -101,6 +103,19 @@ class HostExchange {
   // Announces a change in shared memory to the peers that sleep until there is one.
   void notify(const HostBinding& binding) const;
 
+  // The names of former views end. Their channels and results can be used again, but not before
+  // every peer that is `at_large` is gone: it may be stopped in the middle of writing to them.
+  void retire(std::span<HostBinding* const> bindings, std::span<const PeerId> at_large);
+  void peer_gone(PeerId peer);
+  // See Executor.
+  const std::byte* handed_in(PeerId peer, uint64_t key, uint32_t sequence, size_t count) const;
+  // Memory for a shared result, from former ones if one fits.
+  Result<std::span<std::byte>> take_result(size_t bytes);
+  // Peers write only to what they share by intent, never to each other's outputs: one that was
+  // stopped and goes on later must not find a buffer of a newer view. For elastic sessions.
+  void keep_outputs_private() { private_outputs_ = true; }
+  bool private_outputs() const { return private_outputs_; }
+
   Segment& own() const { return *memory_.own; }
   ControlArea& control() const { return ControlArea::of(memory_.own->control()); }
   // Finds a peer's channel for the key; false while it has none.
@@ -127,9 +142,21 @@ class HostExchange {
   static bool all_finished(const std::vector<HostPeer>& peers, uint64_t key, uint64_t calls);
   int free_channel(uint64_t key);
 
+  // What belongs to former views while one of their members may still be running.
+  struct Quarantine {
+    std::vector<PeerId> peers;
+    std::vector<size_t> channels;
+    std::vector<std::span<std::byte>> results;
+  };
+  void free_now(Quarantine& batch);
+
   HostMemory memory_;
   const bool fences_joined_ = join_heavy_fences();
+  bool private_outputs_ = false;
   std::vector<Owner> owners_;
+  std::vector<bool> quarantined_ = std::vector<bool>(kChannels, false);
+  std::vector<Quarantine> quarantines_;
+  std::vector<std::span<std::byte>> idle_results_;
   std::vector<std::span<std::byte>> idle_staging_;
   std::vector<Waiting> waiting_staging_;
 };
@@ -197,6 +224,7 @@ class HostCall {
   const std::byte* registered_input(size_t member, const Block& block,
                                     const LaneRange& range) const;
   void all_outputs(const Block& block, const LaneRange& range);
+  void add_left_behind(const Block& block, const LaneRange& range);
   void reduce_into(const LaneRange& range, bool partial);
   void add_done(uint64_t parts);
   Outcome staged_reduce(size_t lane, uint8_t& stage, std::byte* partial);

@@ -35,8 +35,14 @@ void HostCall::reduce_into(const LaneRange& range, bool partial) {
           .inputs = inputs_,
           .outputs = outputs_,
           .output_partial = partial,
-          .mean_over = group_->size(),
+          .mean_over = call_.mean_over,
           .stream = stream_ && !partial});
+}
+
+void HostCall::add_left_behind(const Block& block, const LaneRange& range) {
+  for (const std::byte* data : call_.left_behind)
+    inputs_.push_back(
+        {.data = data + (block.input_offset + range.offset) * element_bytes_, .partial = false});
 }
 
 // ---- Inline -----------------------------------------------------------------------------------
@@ -56,6 +62,7 @@ void HostCall::finish_inline() {
       for (size_t i = 0; i < members(); ++i)
         inputs_.push_back(
             {.data = inline_of(i) + block.input_offset * element_bytes_, .partial = false});
+      add_left_behind(block, all);
       outputs_.assign(1, own_output(block, all));
       stream_ = false;
       reduce_into(all, false);
@@ -117,6 +124,7 @@ bool HostCall::claim_lanes(size_t lanes_max) {
     inputs_.clear();
     for (size_t member = 0; member < members(); ++member)
       inputs_.push_back({.data = registered_input(member, block, range), .partial = false});
+    add_left_behind(block, range);
     all_outputs(block, range);
     reduce_into(range, false);
     add_done(1);
@@ -244,6 +252,7 @@ void HostCall::stage_result(size_t lane, std::byte* partial) {
       inputs_.push_back(
           {.data = member == binding_->self ? own_input(block, range) : slot_of(member, lane),
            .partial = false});
+    add_left_behind(block, range);
     outputs_.clear();
     if (partial != nullptr) {
       outputs_.push_back(partial);

@@ -9,7 +9,7 @@
 namespace pliant {
 namespace {
 
-using Kind = Step::Kind;
+using Kind = Action::Kind;
 
 std::vector<Rank> children_of(const Tree& tree, int node) {
   std::vector<Rank> children;
@@ -20,7 +20,7 @@ std::vector<Rank> children_of(const Tree& tree, int node) {
 
 bool is_leaf(const Tree& tree, int node) { return children_of(tree, node).empty(); }
 
-Step send(Buffer from, Phase phase, std::vector<Rank> peers) {
+Action send(Buffer from, Phase phase, std::vector<Rank> peers) {
   return {.kind = Kind::kSend,
           .phase = phase,
           .from = from,
@@ -29,7 +29,7 @@ Step send(Buffer from, Phase phase, std::vector<Rank> peers) {
           .ordered = false,
           .partial = {}};
 }
-Step receive(Rank peer) {
+Action receive(Rank peer) {
   return {.kind = Kind::kReceive,
           .phase = Phase::kDown,
           .from = Buffer::kInput,
@@ -38,7 +38,7 @@ Step receive(Rank peer) {
           .ordered = false,
           .partial = {}};
 }
-Step plain(Kind kind) {
+Action plain(Kind kind) {
   return {.kind = kind,
           .phase = Phase::kUp,
           .from = Buffer::kInput,
@@ -49,12 +49,12 @@ Step plain(Kind kind) {
 }
 
 // Partial results flow to the root; `own` is what this node starts from.
-void reduce_up(std::vector<Step>& steps, const Tree& tree, int node, Buffer own) {
+void reduce_up(std::vector<Action>& steps, const Tree& tree, int node, Buffer own) {
   const auto children = children_of(tree, node);
   const bool root = node == tree.root;
   Buffer mine = own;
   if (!children.empty() || (root && own == Buffer::kPartial)) {
-    Step step = plain(Kind::kReduce);
+    Action step = plain(Kind::kReduce);
     step.from = own;
     step.into = root ? Buffer::kOutput : Buffer::kPartial;
     step.peers = children;
@@ -69,7 +69,7 @@ void reduce_up(std::vector<Step>& steps, const Tree& tree, int node, Buffer own)
 }
 
 // The result flows from the root, which has it in `from`.
-void spread_down(std::vector<Step>& steps, const Tree& tree, int node, Buffer from) {
+void spread_down(std::vector<Action>& steps, const Tree& tree, int node, Buffer from) {
   const bool root = node == tree.root;
   if (!root) steps.push_back(receive(tree.parent[static_cast<size_t>(node)]));
   if (auto children = children_of(tree, node); !children.empty())
@@ -78,11 +78,11 @@ void spread_down(std::vector<Step>& steps, const Tree& tree, int node, Buffer fr
 }
 
 // One hop: each of `ranks` sends what it has to the others, and all combine in the same order.
-void exchange(std::vector<Step>& steps, std::vector<Rank> ranks, Rank self, Buffer own) {
+void exchange(std::vector<Action>& steps, std::vector<Rank> ranks, Rank self, Buffer own) {
   std::erase(ranks, self);
   std::sort(ranks.begin(), ranks.end());
   if (!ranks.empty()) steps.push_back(send(own, Phase::kUp, ranks));
-  Step step = plain(Kind::kReduce);
+  Action step = plain(Kind::kReduce);
   step.from = own;
   step.into = Buffer::kOutput;
   step.ordered = true;
@@ -92,7 +92,7 @@ void exchange(std::vector<Step>& steps, std::vector<Rank> ranks, Rank self, Buff
 }
 
 // One message from `source` to `target`, or a local copy if they are the same.
-void move_one(std::vector<Step>& steps, Rank self, Rank source, Rank target) {
+void move_one(std::vector<Action>& steps, Rank self, Rank source, Rank target) {
   if (source == target && self == source) {
     steps.push_back(plain(Kind::kCopy));
   } else if (self == source) {
@@ -103,8 +103,8 @@ void move_one(std::vector<Step>& steps, Rank self, Rank source, Rank target) {
 }
 
 // Relabels a tree over places as one over ranks is needed nowhere but here: the steps' peers.
-void name_peers(std::vector<Step>& steps, const std::vector<Rank>& rank_of_node) {
-  for (Step& step : steps)
+void name_peers(std::vector<Action>& steps, const std::vector<Rank>& rank_of_node) {
+  for (Action& step : steps)
     for (Rank& peer : step.peers) peer = rank_of_node[static_cast<size_t>(peer)];
 }
 
@@ -202,7 +202,7 @@ std::vector<Block> flat_blocks(const Signature& signature, const Group& group,
   }
   Cut cut = cut_by_meaning(signature, group);
   for (size_t i = 0; i < cut.blocks.size(); ++i) {
-    std::vector<Step>& steps = cut.blocks[i].steps;
+    std::vector<Action>& steps = cut.blocks[i].steps;
     if (cut.source[i] < 0) {
       reduce_up(steps, tree_rooted_at(strategy, group.host_of, cut.target[i]), self,
                 Buffer::kInput);
@@ -244,7 +244,7 @@ std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& 
                   .receiver = HostPart::kEveryone};
     block.steps.push_back(plain(Kind::kHostReduce));
     if (block.host.reducer == group.self) {
-      std::vector<Step> between;
+      std::vector<Action> between;
       if (strategy.kind == Strategy::Kind::kExchange) {
         exchange(between, carrier_of_host, group.self, Buffer::kPartial);
       } else {
@@ -252,7 +252,7 @@ std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& 
         spread_down(between, pair.down, my_host, Buffer::kOutput);
         name_peers(between, carrier_of_host);
       }
-      for (Step& step : between) block.steps.push_back(std::move(step));
+      for (Action& step : between) block.steps.push_back(std::move(step));
     }
     block.steps.push_back(plain(Kind::kHostDeliver));
   }

@@ -66,7 +66,14 @@ struct Operation {
   Op op = Op::kSum;
   Rank root = 0;                   // in the group
   std::span<const size_t> counts;  // one a member, `count` does not matter; empty: all equal to it
-  bool shared_result = false;      // all_reduce: leave the result where the host's ranks share it
+  // all_reduce: leave the result where the host's ranks share it; where they cannot, it goes to the
+  // output, or to memory of the executor's if there is none.
+  bool shared_result = false;
+  // all_reduce within one host: inputs of members that died after they had handed them in, still in
+  // their memory. Reduced after those of the group, in this order; equal on all ranks.
+  std::span<const std::byte* const> left_behind;
+  int mean_over = 0;  // kMean: what to divide by; 0: the number of members
+  uint64_t mark = 0;  // the caller's, see Executor::handed_in
 };
 
 }  // namespace pliant

@@ -25,7 +25,7 @@ enum class Buffer : uint8_t {
   kOutput,   // the caller's output
 };
 
-struct Step {
+struct Action {
   enum class Kind : uint8_t {
     kReduce,       // receive from `peers` (kUp); into = own (`from`) op those, in order; `ordered`:
                    // the own one stands among them by rank
@@ -59,7 +59,7 @@ struct Block {
   size_t output_offset = 0;
   size_t count = 0;
   HostPart host;
-  std::vector<Step> steps;  // this rank's; empty: it takes no part
+  std::vector<Action> steps;  // this rank's; empty: it takes no part
 };
 
 struct Schedule {

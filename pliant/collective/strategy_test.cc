@@ -260,14 +260,14 @@ class Interpreter {
     return {{rank, block.input_offset + element}};
   }
 
-  bool run_step(Rank rank, const Block& block, const Step& step, State& state, size_t element) {
+  bool run_step(Rank rank, const Block& block, const Action& step, State& state, size_t element) {
     const auto own = [&](Buffer buffer) {
       return buffer == Buffer::kInput    ? input(rank, block, element)
              : buffer == Buffer::kOutput ? state.output
                                          : state.partial;
     };
     switch (step.kind) {
-      case Step::Kind::kReduce: {
+      case Action::Kind::kReduce: {
         for (const Rank peer : step.peers)
           if (wires_[{peer, rank, Phase::kUp}].empty()) return false;
         Value sum = own(step.from);
@@ -278,17 +278,19 @@ class Interpreter {
         put(state, step.into, sum);
         return true;
       }
-      case Step::Kind::kReceive:
+      case Action::Kind::kReceive:
         if (wires_[{step.peers[0], rank, Phase::kDown}].empty()) return false;
         put(state, Buffer::kOutput, take({step.peers[0], rank, Phase::kDown}));
         return true;
-      case Step::Kind::kSend:
+      case Action::Kind::kSend:
         for (const Rank peer : step.peers)
           wires_[{rank, peer, step.phase}].push_back(own(step.from));
         return true;
-      case Step::Kind::kCopy: put(state, Buffer::kOutput, input(rank, block, element)); return true;
-      case Step::Kind::kHostReduce: return host_reduce(rank, block, state, element);
-      case Step::Kind::kHostDeliver: return host_deliver(rank, block, state);
+      case Action::Kind::kCopy:
+        put(state, Buffer::kOutput, input(rank, block, element));
+        return true;
+      case Action::Kind::kHostReduce: return host_reduce(rank, block, state, element);
+      case Action::Kind::kHostDeliver: return host_deliver(rank, block, state);
     }
     return false;
   }
@@ -470,9 +472,9 @@ TEST(Schedule, SendsAndReceivesMatch) {
   const Schedule receives = make_schedule(signature, group_of(hosts, 2), ring, 32);
   ASSERT_EQ(sends.lanes(), 3U);
   ASSERT_EQ(receives.lanes(), 3U);
-  EXPECT_EQ(sends.blocks[0].steps[0].kind, Step::Kind::kSend);
+  EXPECT_EQ(sends.blocks[0].steps[0].kind, Action::Kind::kSend);
   EXPECT_EQ(sends.blocks[0].steps[0].peers, std::vector<Rank>{2});
-  EXPECT_EQ(receives.blocks[0].steps[0].kind, Step::Kind::kReceive);
+  EXPECT_EQ(receives.blocks[0].steps[0].kind, Action::Kind::kReceive);
   EXPECT_EQ(receives.blocks[0].steps[0].peers, std::vector<Rank>{0});
   EXPECT_EQ(range_of(sends, 2).count, 2U);
 }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "pliant/transport/socket.h"
@@ -41,6 +42,12 @@ bool is_directory(const std::string& path) {
 
 std::string in_directory(const std::string& path, const std::string& directory) {
   return path.starts_with('/') || directory.empty() ? path : directory + "/" + path;
+}
+
+// What `pliant run` itself may have from an elastic job that it is a worker of.
+bool is_of_one_worker(const std::string& variable) {
+  return variable == "PLIANT_LIFE_FD" || variable == "PLIANT_ELASTIC" ||
+         variable == "PLIANT_SCHEDULE";
 }
 
 Program cannot_run(int exit_code, std::string problem) {
@@ -79,17 +86,20 @@ Program find_program(const std::string& name, const std::string& directory,
 }
 
 std::map<std::string, std::string> worker_environment(const AgentSpec& spec,
-                                                      const StartWorkers& start, uint16_t slot) {
+                                                      const StartWorkers& start,
+                                                      const StartWorker& worker) {
   std::map<std::string, std::string> variables = spec.environment;
-  const PeerId self = {.host = spec.host, .slot = slot, .incarnation = 1};
+  const PeerId self = {.host = spec.host,
+                       .slot = worker.slot,
+                       .incarnation = static_cast<uint16_t>(worker.incarnation)};
   variables["PLIANT_COORDINATOR"] = spec.coordinator;
   variables["PLIANT_TOKEN"] = spec.token;
   variables["PLIANT_PEER"] = to_string(self);
   variables["PLIANT_HOST"] = spec.host_name;
   variables["PLIANT_ADDRESS"] = spec.address;
-  variables["RANK"] = std::to_string(spec.first_rank + slot);
+  variables["RANK"] = std::to_string(worker.rank);
   variables["WORLD_SIZE"] = std::to_string(spec.world_size);
-  variables["LOCAL_RANK"] = std::to_string(slot);
+  variables["LOCAL_RANK"] = std::to_string(worker.slot);
   variables["LOCAL_WORLD_SIZE"] = std::to_string(spec.worker_count);
   variables["GROUP_RANK"] = std::to_string(spec.group_rank);
   variables["MASTER_ADDR"] = start.master_address;
@@ -97,9 +107,8 @@ std::map<std::string, std::string> worker_environment(const AgentSpec& spec,
   return variables;
 }
 
-Agent::Agent(Surroundings surroundings, AgentSpec spec,
-             std::function<void(const WorkerExited&)> on_exit)
-    : surroundings_(surroundings), spec_(std::move(spec)), on_exit_(std::move(on_exit)) {}
+Agent::Agent(Surroundings surroundings, AgentSpec spec, Reports reports)
+    : surroundings_(surroundings), spec_(std::move(spec)), reports_(std::move(reports)) {}
 
 AgentReady Agent::prepare() {
   AgentReady ready{
@@ -135,12 +144,53 @@ AgentReady Agent::prepare() {
 }
 
 void Agent::start(const StartWorkers& start) {
+  start_ = start;
+  if (spec_.elastic) return;
   for (uint32_t slot = 0; slot < spec_.worker_count; ++slot)
-    start_worker(start, static_cast<uint16_t>(slot));
+    start_worker({static_cast<uint16_t>(slot), 1, spec_.first_rank + slot});
 }
 
-void Agent::start_worker(const StartWorkers& start, uint16_t slot) {
-  const auto variables = worker_environment(spec_, start, slot);
+void Agent::start_worker(const StartWorker& order) {
+  const PeerId peer = {.host = spec_.host,
+                       .slot = order.slot,
+                       .incarnation = static_cast<uint16_t>(order.incarnation)};
+  const Status status = try_start(peer, order);
+  if (status.ok()) return;
+  reports_.on_exit({.peer = peer,
+                    .pid = 0,
+                    .exit_code = 126,
+                    .signal = 0,
+                    .problem = "could not be started: " + status.error().message});
+}
+
+Status Agent::try_start(PeerId peer, const StartWorker& order) {
+  if (children_.contains(order.slot)) return invalid("its slot is not free");
+  ChildOptions options = child_options(order);
+  std::optional<LifeLock> lock;
+  if (spec_.elastic) {
+    auto made = LifeLock::make();
+    if (!made) return made.error();
+    lock.emplace(std::move(*made));
+    options.inherited = lock->fd();
+    options.environment.push_back(fmt::format("PLIANT_LIFE_FD={}", lock->fd()));
+  }
+  auto child = Child::start(surroundings_.loop, options,
+                            [this, peer](const ChildEnd& end) { on_end(peer, end); });
+  if (!child) return child.error();
+  Running& running = children_[order.slot];
+  running.peer = peer;
+  running.child = std::move(*child);
+  if (!lock) return {};
+  running.watch = std::make_unique<LifeWatch>(surroundings_.loop, lock->mapping(),
+                                              [this, peer](LifeWatch::News news) {
+                                                if (news == LifeWatch::News::kDied)
+                                                  reports_.on_died(WorkerDied{peer});
+                                              });
+  return {};
+}
+
+ChildOptions Agent::child_options(const StartWorker& order) const {
+  const auto variables = worker_environment(spec_, start_, order);
   ChildOptions options;
   options.program = program_;
   options.arguments = spec_.command;
@@ -148,39 +198,36 @@ void Agent::start_worker(const StartWorkers& start, uint16_t slot) {
     options.environment.push_back(fmt::format("{}={}", name, value));
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
-    if (!variables.contains(text.substr(0, text.find('=')))) options.environment.push_back(text);
+    const std::string name = text.substr(0, text.find('='));
+    if (!variables.contains(name) && !is_of_one_worker(name)) options.environment.push_back(text);
   }
   options.directory = spec_.directory;
   options.group = surroundings_.group.id();
-  const uint32_t rank = spec_.first_rank + slot;
-  if (spec_.output.prefix) options.prefix = fmt::format("[{}] ", rank);
+  if (spec_.output.prefix) options.prefix = fmt::format("[{}] ", order.rank);
   if (!spec_.output.quiet) {
     options.out = &surroundings_.out;
     options.error = &surroundings_.error;
   }
   if (!spec_.output.log_directory.empty())
-    options.log_file = in_directory(fmt::format("{}/rank-{}.log", spec_.output.log_directory, rank),
-                                    spec_.directory);
+    options.log_file = in_directory(
+        fmt::format("{}/rank-{}.log", spec_.output.log_directory, order.rank), spec_.directory);
+  return options;
+}
 
-  const PeerId peer = {.host = spec_.host, .slot = slot, .incarnation = 1};
-  auto child = Child::start(surroundings_.loop, options, [this, peer](const ChildEnd& end) {
-    // The child is destroyed here, in its own callback, which it allows.
-    children_.erase(peer.slot);
-    on_exit_({.peer = peer,
-              .pid = end.pid,
-              .exit_code = end.exit_code,
-              .signal = end.signal,
-              .problem = ""});
-  });
-  if (child) {
-    children_[slot] = std::move(*child);
-  } else {
-    on_exit_({.peer = peer,
-              .pid = 0,
-              .exit_code = 126,
-              .signal = 0,
-              .problem = "could not be started: " + child.error().message});
-  }
+void Agent::on_end(PeerId peer, const ChildEnd& end) {
+  // The child is destroyed here, in its own callback, which it allows.
+  children_.erase(peer.slot);
+  reports_.on_exit({.peer = peer,
+                    .pid = end.pid,
+                    .exit_code = end.exit_code,
+                    .signal = end.signal,
+                    .problem = ""});
+}
+
+void Agent::signal_worker(const SignalWorker& order) {
+  const auto at = children_.find(order.peer.slot);
+  if (at != children_.end() && at->second.peer == order.peer)
+    at->second.child->signal(order.signal);
 }
 
 }  // namespace pliant

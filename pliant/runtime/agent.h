@@ -1,4 +1,5 @@
-// An agent: starts the workers of one host, passes their output on and reports their ends.
+// An agent: starts the workers of one host, passes their output on and reports their ends. Those
+// of an elastic job are started one by one, each with a life lock (life.h).
 //
 // Owned by `pliant run` for its own host and by `pliant agent` elsewhere; both signal the workers
 // through the process group that they lend. Called, and calls back, with the loop held.
@@ -14,6 +15,7 @@
 #include "pliant/loop/loop.h"
 #include "pliant/runtime/child.h"
 #include "pliant/runtime/control.h"
+#include "pliant/runtime/life.h"
 #include "pliant/runtime/output.h"
 #include "pliant/runtime/process_group.h"
 
@@ -29,9 +31,10 @@ struct Program {
 Program find_program(const std::string& name, const std::string& directory,
                      const std::string& search_path);
 
-// The variables that torch's "env://" rendezvous and Pliant itself expect of worker `slot`.
+// The variables that torch's "env://" rendezvous and Pliant itself expect of a worker.
 std::map<std::string, std::string> worker_environment(const AgentSpec& spec,
-                                                      const StartWorkers& start, uint16_t slot);
+                                                      const StartWorkers& start,
+                                                      const StartWorker& worker);
 
 class Agent final {
  public:
@@ -43,23 +46,42 @@ class Agent final {
     Output& error;
   };
 
+  // What it tells the coordinator.
+  struct Reports {
+    std::function<void(const WorkerExited&)> on_exit;
+    std::function<void(const WorkerDied&)> on_died = [](const WorkerDied&) {};
+  };
+
   // spec.address is known by now.
-  Agent(Surroundings surroundings, AgentSpec spec,
-        std::function<void(const WorkerExited&)> on_exit);
+  Agent(Surroundings surroundings, AgentSpec spec, Reports reports);
 
   // Checks that the workers can be started; the answer goes to the coordinator.
   AgentReady prepare();
+  // All workers; of an elastic job none yet.
   void start(const StartWorkers& start);
+  void start_worker(const StartWorker& order);
+  // Nothing if it has ended.
+  void signal_worker(const SignalWorker& order);
   size_t running() const { return children_.size(); }
 
  private:
-  void start_worker(const StartWorkers& start, uint16_t slot);
+  struct Running {
+    PeerId peer;
+    // Destroyed after the child, whose end lets go of the lock.
+    std::unique_ptr<LifeWatch> watch;
+    std::unique_ptr<Child> child;
+  };
+
+  Status try_start(PeerId peer, const StartWorker& order);
+  ChildOptions child_options(const StartWorker& order) const;
+  void on_end(PeerId peer, const ChildEnd& end);
 
   Surroundings surroundings_;
   const AgentSpec spec_;
-  const std::function<void(const WorkerExited&)> on_exit_;
+  const Reports reports_;
   std::string program_;
-  std::map<uint16_t, std::unique_ptr<Child>> children_;  // by slot
+  StartWorkers start_;
+  std::map<uint16_t, Running> children_;  // by slot
 };
 
 }  // namespace pliant

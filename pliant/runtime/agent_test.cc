@@ -85,7 +85,7 @@ AgentSpec spec_of(const Directory& directory, const std::string& script, uint32_
 TEST(WorkerEnvironment, HasPliantsAndTorchsVariables) {
   const Directory directory;
   const auto variables =
-      worker_environment(spec_of(directory, "", 2), StartWorkers{"10.0.0.9", 29500}, 1);
+      worker_environment(spec_of(directory, "", 2), StartWorkers{"10.0.0.9", 29500}, {1, 1, 5});
   const std::map<std::string, std::string> expected = {{"EXTRA", "x y"},
                                                        {"PLIANT_COORDINATOR", "127.0.0.1:1"},
                                                        {"PLIANT_TOKEN", "secret"},
@@ -125,7 +125,7 @@ class AgentTest : public ::testing::Test {
   std::unique_ptr<Agent> make(const AgentSpec& spec) {
     return std::make_unique<Agent>(
         Agent::Surroundings{loop_, *group_, output_, output_}, spec,
-        [this](const WorkerExited& exited) { ends_[exited.peer.slot] = exited; });
+        Agent::Reports{[this](const WorkerExited& exited) { ends_[exited.peer.slot] = exited; }});
   }
 
   Directory directory_;
@@ -188,6 +188,35 @@ TEST_F(AgentTest, ProblemsAreFoundBeforeTheStart) {
   spec = spec_of(directory_, "", 1);
   spec.output.log_directory = "/dev/null/logs";
   EXPECT_EQ(make(spec)->prepare().exit_code, 1);
+}
+
+TEST_F(AgentTest, WorkersOfAnElasticJobStartOneByOneAndHaveALifeLock) {
+  AgentSpec spec = spec_of(directory_,
+                           "readlink /proc/$$/fd/$PLIANT_LIFE_FD; echo $PLIANT_PEER $RANK; "
+                           "[ $LOCAL_RANK = 0 ] || { echo ready > ready; exec sleep 1000; }",
+                           2);
+  spec.elastic = true;
+  const auto agent = make(spec);
+  ASSERT_EQ(agent->prepare().problem, "");
+  agent->start({"127.0.0.1", 1});
+  EXPECT_EQ(agent->running(), 0u);
+  agent->start_worker({0, 3, 17});
+  turn_until(loop_, [&] { return ends_.size() == 1; });
+  EXPECT_EQ(ends_[0].peer, (PeerId{1, 0, 3}));
+  EXPECT_EQ(ends_[0].exit_code, 0);
+  EXPECT_EQ(directory_.read("logs/rank-17.log"), "/memfd:pliant-life (deleted)\n1.0#3 17\n");
+
+  agent->start_worker({1, 1, 18});
+  while (directory_.read("ready").empty()) loop_.turn();
+  agent->start_worker({1, 2, 19});  // its slot is not free
+  EXPECT_EQ(ends_.at(1).peer, (PeerId{1, 1, 2}));
+  EXPECT_NE(ends_.at(1).problem.find("not free"), std::string::npos);
+  agent->signal_worker({{1, 1, 2}, SIGKILL});  // there is no such worker
+  agent->signal_worker({{1, 1, 1}, SIGTERM});
+  ends_.clear();
+  turn_until(loop_, [&] { return ends_.size() == 1; });
+  EXPECT_EQ(ends_[1].peer, (PeerId{1, 1, 1}));
+  EXPECT_EQ(ends_[1].signal, SIGTERM);
 }
 
 TEST_F(AgentTest, GroupTakesAllWithIt) {

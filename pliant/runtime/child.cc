@@ -89,6 +89,10 @@ Status Child::spawn(const ChildOptions& options) {
   }
   posix_spawn_file_actions_adddup2(&spawn.actions, out->write.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&spawn.actions, error->write.get(), STDERR_FILENO);
+  // A duplicate onto itself only clears "close on exec", and only in the child. The number is not
+  // one that the child could have from our own parent.
+  if (options.inherited >= 0)
+    posix_spawn_file_actions_adddup2(&spawn.actions, options.inherited, options.inherited);
   if (!options.directory.empty())
     posix_spawn_file_actions_addchdir_np(&spawn.actions, options.directory.c_str());
   // We block the signals that we forward and ignore SIGPIPE; the child is to know nothing of that.

@@ -27,6 +27,7 @@ struct ChildOptions {
   Output* out = nullptr;                 // where its standard output goes; null: nowhere
   Output* error = nullptr;
   std::string log_file;  // gets both, without prefix; empty: none
+  int inherited = -1;    // a descriptor of ours that it gets under the same number; -1: none
 };
 
 struct ChildEnd {

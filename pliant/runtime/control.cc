@@ -20,14 +20,13 @@ void fields(Each& each, Greeting& m) {
 }
 template <typename Each>
 void fields(Each& each, Join& m) {
-  each(m.member.id, m.member.pid, m.member.host, m.member.address, m.member.port,
-       m.member.local_name);
+  each(m.member, m.epoch);
 }
 template <typename Each>
 void fields(Each&, Leave&) {}
 template <typename Each>
 void fields(Each& each, ViewDecided& m) {
-  each(m.view);
+  each(m.view, m.gone);
 }
 template <typename Each>
 void fields(Each& each, Refused& m) {
@@ -57,8 +56,66 @@ template <typename Each>
 void fields(Each& each, AgentSpec& m) {
   each(m.coordinator, m.token, m.host_name, m.address, m.host, m.group_rank, m.first_rank,
        m.worker_count, m.world_size, m.command, m.directory, m.environment, m.output.prefix,
-       m.output.quiet, m.output.log_directory);
+       m.output.quiet, m.output.log_directory, m.elastic);
 }
+template <typename Each>
+void fields(Each& each, Meet& m) {
+  each(m.members);
+}
+template <typename Each>
+void fields(Each& each, Met& m) {
+  each(m.peers);
+}
+template <typename Each>
+void fields(Each& each, Paused& m) {
+  each(m.reason);
+}
+template <typename Each>
+void fields(Each&, Alive&) {}
+template <typename Each>
+void fields(Each& each, Progress& m) {
+  each(m.step, m.samples);
+}
+template <typename Each>
+void fields(Each& each, Proposal& m) {
+  each(m.size);
+}
+template <typename Each>
+void fields(Each& each, Recovered& m) {
+  each(m.epoch, m.step, m.agree_ns, m.redo_ns, m.transfer_ns, m.transfer_bytes, m.fate);
+}
+template <typename Each>
+void fields(Each& each, StartWorker& m) {
+  each(m.slot, m.incarnation, m.rank);
+}
+template <typename Each>
+void fields(Each& each, SignalWorker& m) {
+  each(m.peer, m.signal);
+}
+template <typename Each>
+void fields(Each& each, WorkerDied& m) {
+  each(m.peer);
+}
+template <typename Each>
+void fields(Each& each, Notice& m) {
+  each(m.host, m.slot, m.reason);
+}
+
+// Parts of messages.
+template <typename Each>
+void fields(Each& each, Member& m) {
+  each(m.id, m.pid, m.host, m.address, m.port, m.local_name);
+}
+template <typename Each>
+void fields(Each& each, Departure& m) {
+  each(m.peer, m.ended, m.planned, m.reason);
+}
+
+// The least that one element takes on the wire.
+constexpr size_t bytes_min(const std::string*) { return kLengthBytes; }
+constexpr size_t bytes_min(const PeerId*) { return 8; }
+constexpr size_t bytes_min(const Member*) { return 8 + 4 + 2 + 3 * kLengthBytes; }
+constexpr size_t bytes_min(const Departure*) { return 8 + 1 + 1 + kLengthBytes; }
 
 class PutFields {
  public:
@@ -80,9 +137,13 @@ class PutFields {
     const std::vector<std::byte> bytes = encode(view);
     writer_.put_string({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
-  void put(const std::vector<std::string>& list) {
+  // fields() serves reading too and so takes a mutable part; this only reads it.
+  void put(const Member& member) { fields(*this, const_cast<Member&>(member)); }
+  void put(const Departure& departure) { fields(*this, const_cast<Departure&>(departure)); }
+  template <typename T>
+  void put(const std::vector<T>& list) {
     put(static_cast<uint32_t>(list.size()));
-    for (const std::string& text : list) put(text);
+    for (const T& element : list) put(element);
   }
   void put(const std::map<std::string, std::string>& map) {
     put(static_cast<uint32_t>(map.size()));
@@ -125,8 +186,11 @@ class TakeFields {
     demand(decoded.ok());
     if (decoded.ok()) view = std::move(*decoded);
   }
-  void take(std::vector<std::string>& list) {
-    const uint32_t count = take_count(kLengthBytes);
+  void take(Member& member) { fields(*this, member); }
+  void take(Departure& departure) { fields(*this, departure); }
+  template <typename T>
+  void take(std::vector<T>& list) {
+    const uint32_t count = take_count(bytes_min(static_cast<const T*>(nullptr)));
     for (uint32_t i = 0; i < count && reader_.ok(); ++i) take(list.emplace_back());
   }
   void take(std::map<std::string, std::string>& map) {

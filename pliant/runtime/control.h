@@ -16,11 +16,12 @@
 #include "pliant/base/ids.h"
 #include "pliant/base/member.h"
 #include "pliant/base/result.h"
+#include "pliant/membership/departure.h"
 #include "pliant/membership/view.h"
 
 namespace pliant {
 
-inline constexpr uint32_t kControlVersion = 1;
+inline constexpr uint32_t kControlVersion = 2;
 
 // A connection that has not proved the token yet can make us hold no more than this.
 inline constexpr size_t kStrangerBytesMax = 1024;
@@ -37,6 +38,7 @@ struct Greeting {
 // Worker to coordinator, after Greeting: I am here and reached like this.
 struct Join {
   Member member;
+  uint32_t epoch = 0;  // 0: new; else I am a member of this view, and the coordinator was away
   bool operator==(const Join&) const = default;
 };
 
@@ -45,13 +47,16 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
-// Coordinator to worker: all members are there.
+// Coordinator to worker: these are the members now. An elastic job sends it to those that leave,
+// too; they find themselves absent.
 struct ViewDecided {
   View view;
+  std::vector<Departure> gone;  // since the view before
   bool operator==(const ViewDecided&) const = default;
 };
 
-// Coordinator to anyone: no, and why. The connection closes after it.
+// Coordinator to anyone: no, and why. The connection closes after it. To one that was a member it
+// means: you are out.
 struct Refused {
   Code code = Code::kInvalid;
   std::string reason;
@@ -121,11 +126,95 @@ struct AgentSpec {
   std::string directory;
   std::map<std::string, std::string> environment;  // added to the agent's own
   OutputOptions output;
+  bool elastic = false;  // workers are started one by one, by StartWorker, each with a life lock
   bool operator==(const AgentSpec&) const = default;
 };
 
-using Message = std::variant<Greeting, Join, Leave, ViewDecided, Refused, PeerLost, AgentReady,
-                             StartWorkers, SignalWorkers, WorkerExited, AgentSpec>;
+// The messages below belong to elastic jobs.
+
+// Coordinator to worker: make these reachable while training goes on; they may become members.
+struct Meet {
+  std::vector<Member> members;
+  bool operator==(const Meet&) const = default;
+};
+
+// Worker to coordinator: these are reachable.
+struct Met {
+  std::vector<PeerId> peers;
+  bool operator==(const Met&) const = default;
+};
+
+// Coordinator to worker: too few members are left; a view follows when enough have joined.
+struct Paused {
+  std::string reason;
+  bool operator==(const Paused&) const = default;
+};
+
+// Worker to coordinator, four times in each heartbeat.
+struct Alive {
+  bool operator==(const Alive&) const = default;
+};
+
+// Rank 0 to coordinator: the last committed step.
+struct Progress {
+  uint64_t step = 0;
+  uint64_t samples = 0;
+  bool operator==(const Progress&) const = default;
+};
+
+// Worker to coordinator: the program asks for this number of members.
+struct Proposal {
+  uint32_t size = 0;
+  bool operator==(const Proposal&) const = default;
+};
+
+// Rank 0 to coordinator: its view works, and what getting there took.
+struct Recovered {
+  uint32_t epoch = 0;
+  uint64_t step = 0;
+  int64_t agree_ns = 0;
+  int64_t redo_ns = 0;
+  int64_t transfer_ns = 0;
+  uint64_t transfer_bytes = 0;
+  uint8_t fate = 0;  // of the step that was open
+  bool operator==(const Recovered&) const = default;
+};
+
+// Coordinator to agent: start one worker.
+struct StartWorker {
+  uint16_t slot = 0;
+  uint32_t incarnation = 0;
+  uint32_t rank = 0;  // its number for logs and RANK; unique and growing, no position in a view
+  bool operator==(const StartWorker&) const = default;
+};
+
+// Coordinator to agent: send this signal to one worker.
+struct SignalWorker {
+  PeerId peer;
+  int32_t signal = 0;
+  bool operator==(const SignalWorker&) const = default;
+};
+
+// Agent to coordinator: this worker holds its life lock no longer. WorkerExited follows with the
+// reason, once the kernel has torn down its memory.
+struct WorkerDied {
+  PeerId peer;
+  bool operator==(const WorkerDied&) const = default;
+};
+
+// Agent to coordinator: this worker, or all of the host, will be taken away soon.
+struct Notice {
+  static constexpr uint16_t kWholeHost = 0xffff;
+  uint32_t host = 0;
+  uint16_t slot = kWholeHost;
+  std::string reason;
+  bool operator==(const Notice&) const = default;
+};
+
+using Message =
+    std::variant<Greeting, Join, Leave, ViewDecided, Refused, PeerLost, AgentReady, StartWorkers,
+                 SignalWorkers, WorkerExited, AgentSpec, Meet, Met, Paused, Alive, Progress,
+                 Proposal, Recovered, StartWorker, SignalWorker, WorkerDied, Notice>;
 
 // The whole message, length first.
 std::vector<std::byte> encode_message(const Message& message);

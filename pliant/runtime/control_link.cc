@@ -1,6 +1,7 @@
 #include "pliant/runtime/control_link.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <mutex>
@@ -9,6 +10,7 @@
 namespace pliant {
 namespace {
 
+constexpr Duration kRetryAfterMin = std::chrono::milliseconds(5);
 constexpr Duration kRetryAfterMax = std::chrono::milliseconds(500);
 // The coordinator has the same deadline and knows who is missing: its answer is worth a moment.
 constexpr Duration kAnswerWaitMax = std::chrono::seconds(2);
@@ -20,7 +22,7 @@ Result<std::unique_ptr<ControlLink>> ControlLink::join(Loop& loop, const Session
   const auto address = parse_endpoint(options.coordinator);
   if (!address) return address.error();
   const std::lock_guard guard(loop);
-  std::unique_ptr<ControlLink> link(new ControlLink(loop, *address, options.token, self));
+  std::unique_ptr<ControlLink> link(new ControlLink(loop, *address, options, self));
   const Instant deadline =
       now() + options.join_timeout + std::min<Duration>(options.join_timeout, kAnswerWaitMax);
   link->dial();
@@ -44,12 +46,20 @@ Result<std::unique_ptr<ControlLink>> ControlLink::join(Loop& loop, const Session
   return link;
 }
 
-ControlLink::ControlLink(Loop& loop, Address coordinator, std::string token, Member self)
-    : loop_(loop), coordinator_(coordinator), token_(std::move(token)), self_(std::move(self)) {}
+ControlLink::ControlLink(Loop& loop, Address coordinator, const SessionOptions& options,
+                         Member self)
+    : loop_(loop),
+      coordinator_(coordinator),
+      token_(options.token),
+      elastic_(options.elastic),
+      beat_every_(options.heartbeat / 4),
+      last_beat_ns_(now().time_since_epoch().count()),
+      self_(std::move(self)) {}
 
 ControlLink::~ControlLink() {
   loop_.assert_held();
   if (retry_) loop_.cancel(*retry_);
+  if (beat_) loop_.cancel(*beat_);
 }
 
 void ControlLink::dial() {
@@ -64,43 +74,99 @@ void ControlLink::dial() {
       ControlSocket::Callbacks{[this](const Message& message) { on_message(message); },
                                [this](const Error& error) { on_closed(error); }});
   socket_->send(Greeting{kControlVersion, token_});
-  socket_->send(Join{self_});
+  socket_->send(Join{self_, number(view_.epoch)});
+  if (elastic_) beat();
+}
+
+void ControlLink::dial_later() {
+  if (retry_) return;
+  retry_ = loop_.at(now() + retry_after_, [this] { dial(); });
+  retry_after_ = std::min(2 * retry_after_, kRetryAfterMax);
+}
+
+// Shows that this process runs; a stopped one cannot.
+void ControlLink::beat() {
+  if (beat_) loop_.cancel(*beat_);
+  beat_ = loop_.at(now() + beat_every_, [this] {
+    beat_.reset();
+    last_beat_ns_.store(now().time_since_epoch().count(), std::memory_order_relaxed);
+    socket_->send(Alive{});
+    beat();
+  });
 }
 
 void ControlLink::on_message(const Message& message) {
+  if (const auto* meet = std::get_if<Meet>(&message); meet && state_ == State::kJoining) {
+    state_ = State::kCandidate;
+    view_ = {Epoch{}, meet->members};
+    view_.members.push_back(self_);
+  }
+  if (state_ != State::kJoining && !watching_) {
+    untold_.push_back(message);
+    return;
+  }
   if (const auto* decided = std::get_if<ViewDecided>(&message)) {
-    if (state_ != State::kJoining || decided->view.rank_of(self_.id) < 0) return;
+    retry_after_ = kRetryAfterMin;
+    if (decided->view.epoch <= view_.epoch) return;
+    const bool included = decided->view.rank_of(self_.id) >= 0;
+    const bool first = state_ == State::kJoining;
+    if (state_ != State::kMember && !included) return;
     view_ = decided->view;
     state_ = State::kMember;
+    if (!first && callbacks_.on_view) callbacks_.on_view(*decided);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
-    if (state_ == State::kJoining)
-      refused_ = Error{refused->code, "the coordinator refused: " + refused->reason, {}, {}};
+    const Error error{refused->code, "the coordinator refused: " + refused->reason, {}, {}};
+    if (state_ == State::kJoining) refused_ = error;
+    if (state_ != State::kJoining && callbacks_.on_out) callbacks_.on_out(error);
   } else if (const auto* lost = std::get_if<PeerLost>(&message)) {
-    if (!watching_) {
-      untold_.push_back(*lost);
-    } else {
+    if (state_ == State::kMember)
       callbacks_.on_lost(lost->peer, {Code::kPeerLost, lost->reason, lost->peer, view_.epoch});
-    }
+  } else if (const auto* meet = std::get_if<Meet>(&message)) {
+    if (callbacks_.on_meet) callbacks_.on_meet(meet->members);
+  } else if (const auto* paused = std::get_if<Paused>(&message)) {
+    if (state_ == State::kMember && callbacks_.on_paused) callbacks_.on_paused(paused->reason);
   }
 }
 
 void ControlLink::on_closed(const Error& error) {
+  if (beat_) loop_.cancel(*beat_);
+  beat_.reset();
   if (state_ == State::kJoining) {
     unreachable_ = error;
-    retry_ = loop_.at(now() + retry_after_, [this] { dial(); });
-    retry_after_ = std::min(2 * retry_after_, kRetryAfterMax);
-    return;
+    return dial_later();
   }
+  if (elastic_) dial_later();
+  const bool first = gone_.ok();
   gone_ = error;
-  if (watching_) callbacks_.on_coordinator_gone(error);
+  if (watching_ && first) callbacks_.on_coordinator_gone(error);
 }
 
 void ControlLink::watch(Callbacks callbacks) {
   loop_.assert_held();
   callbacks_ = std::move(callbacks);
   watching_ = true;
-  for (const PeerLost& lost : std::exchange(untold_, {})) on_message(lost);
+  for (const Message& message : std::exchange(untold_, {})) on_message(message);
   if (!gone_.ok()) callbacks_.on_coordinator_gone(gone_.error());
+}
+
+// A coarse clock will do, and costs a fifth of a fine one: this is asked after every step.
+bool ControlLink::overslept() const {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  const int64_t now_ns = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  return now_ns - last_beat_ns_.load(std::memory_order_relaxed) > 4 * beat_every_.count();
+}
+
+void ControlLink::hear_now() {
+  loop_.assert_held();
+  if (socket_ && socket_->open()) socket_->read_now();
+}
+
+void ControlLink::met(std::vector<PeerId> peers) { tell(Met{std::move(peers)}); }
+
+void ControlLink::tell(const Message& message) {
+  loop_.assert_held();
+  socket_->send(message);
 }
 
 void ControlLink::report_lost(PeerId peer, std::string_view reason) {

@@ -17,9 +17,11 @@ Member member(uint16_t slot) {
 std::vector<Message> samples() {
   return {
       Greeting{kControlVersion, "secret"},
-      Join{member(3)},
+      Join{member(3), 7},
       Leave{},
-      ViewDecided{View{Epoch{1}, {member(0), member(1)}}},
+      ViewDecided{View{Epoch{2}, {member(0), member(1)}},
+                  {{member(2).id, true, false, "was killed by signal 9 (Killed)"},
+                   {member(3).id, false, true, ""}}},
       Refused{Code::kTimeout, "3 of 4 members joined"},
       PeerLost{{.host = 1, .slot = 2, .incarnation = 1}, "was killed by signal 9"},
       AgentReady{2, "fd00::1", 12345, 127, "no such program"},
@@ -38,7 +40,19 @@ std::vector<Message> samples() {
                 .command = {"sh", "-c", "", "echo 'x y'"},
                 .directory = "/tmp",
                 .environment = {{"A", "1"}, {"B", ""}},
-                .output = {.prefix = false, .quiet = true, .log_directory = "logs"}},
+                .output = {.prefix = false, .quiet = true, .log_directory = "logs"},
+                .elastic = true},
+      Meet{{member(4), member(5)}},
+      Met{{member(0).id, member(4).id}},
+      Paused{"2 of at least 3 members are left"},
+      Alive{},
+      Progress{100, 6400},
+      Proposal{8},
+      Recovered{3, 101, 1'200'000, 18'000'000, 5, uint64_t{1} << 40, 2},
+      StartWorker{3, 70000, 12},
+      SignalWorker{{.host = 0, .slot = 1, .incarnation = 1}, 15},
+      WorkerDied{{.host = 0, .slot = 1, .incarnation = 1}},
+      Notice{2, Notice::kWholeHost, "the machine is taken away in 30 s"},
   };
 }
 

@@ -16,6 +16,20 @@ constexpr Duration kRefusedWait = std::chrono::seconds(2);
 // After a failed accept(), usually for want of descriptors.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
+Result<std::unique_ptr<JobDecisions>> make_job(const CoordinatorOptions& options) {
+  if (!options.elastic)
+    return std::unique_ptr<JobDecisions>(new Job(options.job, options.workers, now()));
+  if (options.log.empty())
+    return std::unique_ptr<JobDecisions>(new ElasticJob(options.job, *options.elastic, now()));
+  auto job = ElasticJob::resume(options.job, *options.elastic, options.log, now());
+  if (!job) return job.error();
+  return std::unique_ptr<JobDecisions>(new ElasticJob(std::move(*job)));
+}
+
+size_t most_workers(const CoordinatorOptions& options) {
+  return options.elastic ? options.elastic->max : options.workers.size();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Coordinator>> Coordinator::open(Loop& loop, CoordinatorOptions options,
@@ -24,20 +38,24 @@ Result<std::unique_ptr<Coordinator>> Coordinator::open(Loop& loop, CoordinatorOp
   if (!listener) return listener.error();
   const auto address = local_address(*listener);
   if (!address) return address.error();
-  return std::unique_ptr<Coordinator>(new Coordinator(
-      loop, std::move(options), std::move(callbacks), std::move(*listener), to_string(*address)));
+  auto job = make_job(options);
+  if (!job) return job.error();
+  return std::unique_ptr<Coordinator>(new Coordinator(loop, std::move(options),
+                                                      std::move(callbacks), std::move(*listener),
+                                                      to_string(*address), std::move(*job)));
 }
 
 Coordinator::Coordinator(Loop& loop, CoordinatorOptions options, Callbacks callbacks, Fd listener,
-                         std::string endpoint)
+                         std::string endpoint, std::unique_ptr<JobDecisions> job)
     : loop_(loop),
       options_(std::move(options)),
       callbacks_(std::move(callbacks)),
       listener_(std::move(listener)),
       endpoint_(std::move(endpoint)),
       // All workers may dial in the same moment, and none of them has greeted then.
-      strangers_max_(kStrangersMin + options_.workers.size()),
-      job_(options_.job, options_.workers, now()) {
+      strangers_max_(kStrangersMin + most_workers(options_)),
+      job_(std::move(job)),
+      elastic_(options_.elastic ? static_cast<ElasticJob*>(job_.get()) : nullptr) {
   listen_again();
   arm_timer();
 }
@@ -47,6 +65,7 @@ Coordinator::~Coordinator() {
   pause_listening();
   if (resume_) loop_.cancel(*resume_);
   if (tick_) loop_.cancel(*tick_);
+  *settling_ = false;
   for (auto& [id, connection] : connections_)
     if (connection.deadline) loop_.cancel(*connection.deadline);
 }
@@ -121,6 +140,8 @@ void Coordinator::on_message(Id id, const Message& message) {
         tell(JobEvent::Left{connection.peer});
       } else if (const auto* lost = std::get_if<PeerLost>(&message)) {
         tell(JobEvent::Suspected{connection.peer, *lost});
+      } else if (elastic_ != nullptr) {
+        tell(JobEvent::Told{connection.peer, message});
       }
       return;
     case Role::kAgent:
@@ -128,6 +149,12 @@ void Coordinator::on_message(Id id, const Message& message) {
       if (const auto* exited = std::get_if<WorkerExited>(&message);
           exited != nullptr && exited->peer.host == connection.host)
         tell(*exited);
+      if (const auto* died = std::get_if<WorkerDied>(&message);
+          died != nullptr && died->peer.host == connection.host)
+        tell(*died);
+      if (const auto* notice = std::get_if<Notice>(&message);
+          notice != nullptr && notice->host == connection.host)
+        tell(*notice);
       return;
   }
 }
@@ -171,7 +198,7 @@ void Coordinator::admit_worker(Id id, const Join& join) {
   connection.role = Connection::Role::kWorker;
   connection.peer = peer;
   workers_[peer] = id;
-  tell(JobEvent::Joined{join.member});
+  tell(JobEvent::Joined{join.member, join.epoch});
 }
 
 void Coordinator::refuse(Id id, const Refused& refused) {
@@ -220,40 +247,70 @@ void Coordinator::tell(const JobEvent::Any& event) {
   }
   events_.push_back(event);
   if (handling_) return;
+  drain_events();
+  // A heartbeat only moves deadlines away, and comes too often to look at all of them each time.
+  const auto* const told = std::get_if<JobEvent::Told>(&event);
+  if (told == nullptr || !std::holds_alternative<Alive>(told->message)) arm_timer();
+}
+
+void Coordinator::drain_events() {
   handling_ = true;
   while (!events_.empty()) {
     const JobEvent::Any next = std::move(events_.front());
     events_.pop_front();
-    for (const JobAction::Any& action : job_.handle(next, now())) perform(action);
+    const std::vector<JobAction::Any> actions = job_->handle(next, now());
+    if (elastic_ != nullptr && !actions.empty()) keep_log(actions);
+    for (const JobAction::Any& action : actions) perform(action);
   }
   handling_ = false;
-  arm_timer();
+  if (elastic_ != nullptr && elastic_->unsettled()) settle_soon();
 }
 
 void Coordinator::perform(const JobAction::Any& action) {
   if (const auto* start = std::get_if<StartWorkers>(&action)) {
     send_to_agents(*start);
     callbacks_.on_start(*start);
-  } else if (const auto* publish = std::get_if<JobAction::Publish>(&action)) {
-    for (const Member& member : publish->view.members) {
-      if (Connection* const connection = connection_of(member.id))
-        connection->socket->send(ViewDecided{publish->view});
-    }
+  } else if (const auto* view = std::get_if<JobAction::Publish>(&action)) {
+    publish(*view);
   } else if (const auto* refusal = std::get_if<JobAction::Refuse>(&action)) {
     if (const auto at = workers_.find(refusal->peer); at != workers_.end())
       refuse(at->second, refusal->refused);
   } else if (const auto* tell_lost = std::get_if<JobAction::TellLost>(&action)) {
     log(LogLevel::kInfo, tell_lost->lost.reason);
-    for (const PeerId peer : tell_lost->to) {
-      if (Connection* const connection = connection_of(peer))
-        connection->socket->send(tell_lost->lost);
-    }
+    for (const PeerId peer : tell_lost->to) send_to(peer, tell_lost->lost);
   } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
     send_to_agents(*signal);
     callbacks_.on_signal(signal->signal);
+  } else if (const auto* message = std::get_if<JobAction::Send>(&action)) {
+    for (const PeerId peer : message->to) send_to(peer, message->message);
+  } else if (const auto* one = std::get_if<JobAction::Start>(&action)) {
+    start_worker(*one);
+  } else if (const auto* signal_one = std::get_if<SignalWorker>(&action)) {
+    signal_worker(*signal_one);
+  } else if (const auto* event = std::get_if<JobAction::Event>(&action)) {
+    publish_news(*event);
+  } else if (const auto* say = std::get_if<JobAction::Say>(&action)) {
+    if (callbacks_.on_line) callbacks_.on_line(say->text);
   } else if (const auto* finish = std::get_if<JobAction::Finish>(&action)) {
     callbacks_.on_finish(*finish);
   }
+}
+
+void Coordinator::publish(const JobAction::Publish& publish) {
+  const ViewDecided decided{publish.view, publish.gone};
+  for (const Member& member : publish.view.members) send_to(member.id, decided);
+  for (const PeerId peer : publish.also_to) send_to(peer, decided);
+  if (elastic_ == nullptr) return;
+  std::map<PeerId, Instant> since;
+  for (const Member& member : publish.view.members) {
+    const auto before = member_since_.find(member.id);
+    since[member.id] = before == member_since_.end() ? now() : before->second;
+  }
+  member_since_ = std::move(since);
+}
+
+void Coordinator::send_to(PeerId peer, const Message& message) {
+  if (Connection* const connection = connection_of(peer)) connection->socket->send(message);
 }
 
 void Coordinator::send_to_agents(const Message& message) {
@@ -264,10 +321,11 @@ void Coordinator::send_to_agents(const Message& message) {
 void Coordinator::arm_timer() {
   if (tick_) loop_.cancel(*tick_);
   tick_.reset();
-  const auto due = job_.next_deadline();
+  const auto due = job_->next_deadline();
   if (!due) return;
   tick_ = loop_.at(*due, [this] {
     tick_.reset();
+    hear_silent();
     tell(JobEvent::Tick{});
   });
 }

@@ -1,11 +1,12 @@
 // The coordinator of a job: listens for its workers and agents, keeps strangers out, and carries
-// out what Job (job.h) decides.
+// out what Job (job.h) or ElasticJob (elastic_job.h) decides.
 //
 // Lives inside `pliant run`. Everything is called, and every callback runs, with the loop held; so
 // is the destructor. Who does not prove the job's token within a few seconds is dropped; at most a
 // bounded number of such connections exists at a time, each holding kStrangerBytesMax at most.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -13,10 +14,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "pliant/base/result.h"
 #include "pliant/loop/loop.h"
 #include "pliant/runtime/control_socket.h"
+#include "pliant/runtime/elastic_job.h"
 #include "pliant/runtime/job.h"
 #include "pliant/transport/socket.h"
 
@@ -25,9 +29,56 @@ namespace pliant {
 struct CoordinatorOptions {
   Address address;  // to listen on; port 0 lets the kernel choose
   std::string token;
+  std::string name;  // of the job, for people
   JobOptions job;
   std::vector<WorkerPlace> workers;
   Duration stranger_timeout = std::chrono::seconds(5);
+
+  std::optional<RosterOptions> elastic;  // set: `workers` is ignored
+  std::vector<std::byte> log;            // of an earlier coordinator of the same elastic job
+};
+
+// How an elastic job is doing.
+struct JobStatus {
+  struct Entry {
+    Rank rank = 0;
+    Member member;
+    Instant since{};  // a member
+  };
+  std::string name;
+  std::string state;   // "starting", "running", "paused", "ending" or "finished"
+  std::string paused;  // why, if it is
+  uint32_t epoch = 0;
+  uint32_t target = 0;
+  uint32_t min = 0;
+  uint32_t max = 0;
+  uint64_t step = 0;  // the last that was reported
+  uint64_t samples = 0;
+  std::vector<Entry> members;
+};
+
+// What the user wants of an elastic job.
+struct JobWish {
+  struct Resize {
+    uint32_t size = 0;
+  };
+  struct DrainPeer {
+    PeerId peer;
+  };
+  struct DrainHost {
+    std::string host;
+  };
+  struct Stop {};
+  using Any = std::variant<Resize, DrainPeer, DrainHost, Stop>;
+};
+
+// Something that happened to an elastic job: a view, a loss, a leave, a join, a pause, ...
+struct JobNews {
+  uint64_t sequence = 0;  // counts from 1
+  std::chrono::system_clock::time_point time;
+  std::string kind;
+  std::string text;
+  std::map<std::string, std::string> fields;
 };
 
 class Coordinator final {
@@ -37,6 +88,14 @@ class Coordinator final {
     std::function<void(const StartWorkers&)> on_start;
     std::function<void(int signal)> on_signal;
     std::function<void(const JobAction::Finish&)> on_finish;
+
+    // Of elastic jobs. Orders for a host whose agent lives in this process; false if none does.
+    std::function<bool(uint32_t host, const StartWorker&)> on_start_worker = {};
+    std::function<bool(const SignalWorker&)> on_signal_worker = {};
+    std::function<void(const JobNews&)> on_news = {};
+    std::function<void(const std::string& line)> on_line = {};
+    // To be kept for the next coordinator before this returns; what was decided is told after it.
+    std::function<void(Bytes log)> on_log = {};
   };
 
   static Result<std::unique_ptr<Coordinator>> open(Loop& loop, CoordinatorOptions options,
@@ -50,6 +109,10 @@ class Coordinator final {
 
   // What happened in this process: a local agent's reports, the user's signals.
   void tell(const JobEvent::Any& event);
+
+  // Of elastic jobs; kInvalid with a reason for others, and for wishes that cannot be granted.
+  Result<JobStatus> status() const;
+  Status wish(const JobWish::Any& wish);
 
  private:
   // A connection is a stranger until it has greeted with the token. A refused one is kept for a
@@ -65,7 +128,7 @@ class Coordinator final {
   using Id = uint64_t;
 
   Coordinator(Loop& loop, CoordinatorOptions options, Callbacks callbacks, Fd listener,
-              std::string endpoint);
+              std::string endpoint, std::unique_ptr<JobDecisions> job);
   void listen_again();
   void pause_listening();
   void accept_waiting();
@@ -78,8 +141,18 @@ class Coordinator final {
   Connection* connection_of(PeerId peer);
   size_t stranger_count() const;
 
+  void drain_events();
   void perform(const JobAction::Any& action);
+  void publish(const JobAction::Publish& publish);
+  void start_worker(const JobAction::Start& start);
+  void signal_worker(const SignalWorker& signal);
+  void publish_news(const JobAction::Event& event);
+  void keep_log(const std::vector<JobAction::Any>& actions);
+  void send_to(PeerId peer, const Message& message);
+  bool send_to_agent(uint32_t host, const Message& message);
   void send_to_agents(const Message& message);
+  void hear_silent();
+  void settle_soon();
   void arm_timer();
 
   Loop& loop_;
@@ -95,7 +168,11 @@ class Coordinator final {
   std::map<Id, Connection> connections_;
   std::map<PeerId, Id> workers_;
 
-  Job job_;
+  const std::unique_ptr<JobDecisions> job_;
+  ElasticJob* const elastic_;  // job_, if it is one
+  std::map<PeerId, Instant> member_since_;
+  uint64_t news_ = 0;                                               // so many were told
+  std::shared_ptr<bool> settling_ = std::make_shared<bool>(false);  // a Settle is posted
   std::optional<Loop::TimerId> tick_;
   std::deque<JobEvent::Any> events_;  // told while another is being handled
   bool handling_ = false;

@@ -1,6 +1,7 @@
 // The coordinator and the workers' ControlLink together, over real sockets.
 #include "pliant/runtime/coordinator.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -111,8 +112,10 @@ struct Worker {
   }
   void watch() {
     const std::lock_guard guard(loop);
-    link->watch({.on_lost = [this](PeerId, const Error& error) { lost.push_back(error); },
-                 .on_coordinator_gone = [this](const Error&) { gone = true; }});
+    ControlLink::Callbacks callbacks;
+    callbacks.on_lost = [this](PeerId, const Error& error) { lost.push_back(error); };
+    callbacks.on_coordinator_gone = [this](const Error&) { gone = true; };
+    link->watch(std::move(callbacks));
   }
   template <typename Done>
   void turn_until(Done done) {
@@ -302,7 +305,8 @@ TEST_F(CoordinatorTest, OtherVersionIsToldSo) {
   reader.feed(read_all(fd));
   auto answer = reader.next();
   ASSERT_TRUE(answer.ok() && answer->has_value());
-  EXPECT_NE(std::get<Refused>(**answer).reason.find("version 2"), std::string::npos);
+  EXPECT_NE(std::get<Refused>(**answer).reason.find(fmt::format("version {}", kControlVersion + 1)),
+            std::string::npos);
 }
 
 TEST_F(CoordinatorTest, SilentStrangersAreBoundedAndDropped) {

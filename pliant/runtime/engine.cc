@@ -17,8 +17,8 @@ namespace {
 constexpr Duration kPatience = std::chrono::milliseconds(5);
 // The same for the background thread, which shares the cores with the computation.
 constexpr Duration kBackgroundPatience = std::chrono::microseconds(200);
-// A session lives in one view, so all its messages carry one epoch.
-constexpr Epoch kStaticEpoch{1};
+// Before the first view; also that of a session alone.
+constexpr Epoch kFirstEpoch{1};
 constexpr Duration kGoodbyeWait = std::chrono::seconds(2);
 constexpr int kYieldsBetweenClocks = 16;
 
@@ -57,35 +57,56 @@ Status Engine::join() {
               .port = 0,
               .local_name = ""};
   if (options_.coordinator.empty()) {
-    view_ = {kStaticEpoch, {self}};
-    world_ = make_group(std::span(&self.id, 1), self.id, view_.epoch);
     make_executor(nobody_);
+    enter_view({kFirstEpoch, {self}});
     return {};
   }
   PLIANT_TRY(open_transports(self));
   auto control = ControlLink::join(loop_, options_, self);
   if (!control) return control.error();
   control_ = std::move(*control);
-  view_ = control_->view();
-  std::vector<PeerId> members;
-  for (const Member& member : view_.members) members.push_back(member.id);
-  world_ = make_group(members, options_.self, view_.epoch);
+  const std::lock_guard guard(loop_);
+  candidate_ = control_->candidate();
+  ready_ = !candidate_;
+  for (const Member& member : control_->view().members)
+    if (member.id != options_.self) transports_->add_peer(member);
+  if (!candidate_) executor_->install(control_->view().epoch, {});
+  // A candidate stands behind the present members until it is one.
+  enter_view(control_->view());
   if (options_.transport == TransportChoice::kShm && !world_.one_host())
     return invalid("transport shm reaches one host only, and this job has several; use auto");
-  // With a core for each rank a waiting one may keep its own; otherwise it soon gives it away.
-  spins_ = static_cast<int>(world_.local.size()) <= cores() ? 4000 : 4;
-
-  const std::lock_guard guard(loop_);
-  for (const Member& member : view_.members)
-    if (member.id != options_.self) transports_->add_peer(member);
-  PLIANT_TRY(meet_local_peers());
+  if (!candidate_) PLIANT_TRY(meet_local_peers());
   control_->watch({.on_lost = [this](PeerId peer, const Error& error) { lost(peer, error); },
                    .on_coordinator_gone =
                        [](const Error& error) {
                          log(LogLevel::kInfo, "the coordinator is gone: " + error.message);
-                       }});
+                       },
+                   .on_view = [this](const ViewDecided& decided) { view_decided(decided); },
+                   .on_meet = [this](const std::vector<Member>& members) { meet(members); },
+                   .on_paused =
+                       [this](const std::string& reason) {
+                         paused_ = reason;
+                         log(LogLevel::kInfo, "the job is paused: " + reason);
+                       },
+                   .on_out = [this](const Error& error) { out_of_job(error); }});
+  if (options_.life_fd >= 0) {
+    auto life = LifeHold::adopt(Fd(options_.life_fd));
+    // A program between the agent and us may have closed it: death is then seen a little later.
+    if (life) life_ = std::move(*life);
+  }
   thread_ = std::thread([this] { progress(); });
   return {};
+}
+
+void Engine::enter_view(const View& view) {
+  view_ = view;
+  std::vector<PeerId> members;
+  for (const Member& member : view_.members) members.push_back(member.id);
+  world_ = make_group(members, options_.self, view_.epoch);
+  installed_epoch_ = number(view_.epoch);
+  if (newest_epoch_.load() < installed_epoch_) newest_epoch_.store(installed_epoch_);
+  // With a core for each rank a waiting one may keep its own; otherwise it soon gives it away.
+  spins_ = static_cast<int>(world_.local.size()) <= cores() ? 4000 : 4;
 }
 
 // A peer that has the view earlier may send its first message while we still wait for ours: whoever
@@ -94,7 +115,7 @@ Status Engine::open_transports(Member& self) {
   const TransportOptions wanted{.self = options_.self,
                                 .job = options_.job,
                                 .token = options_.token,
-                                .epoch = kStaticEpoch,
+                                .epoch = kFirstEpoch,
                                 .use_shm = options_.transport != TransportChoice::kTcp,
                                 .use_tcp = options_.transport != TransportChoice::kShm,
                                 .address = options_.address,
@@ -109,6 +130,7 @@ Status Engine::open_transports(Member& self) {
         HostMemory{.own = segment_.get(),
                    .segment_of = [shm](PeerId peer) { return shm->segment_of(peer); },
                    .wake = [shm](PeerId peer) { shm->wake(peer); }});
+  if (host_ && options_.elastic) host_->keep_outputs_private();
   make_executor(*transports_);
   return {};
 }
@@ -117,11 +139,11 @@ void Engine::make_executor(Transport& transport) {
   executor_ = std::make_unique<Executor>(
       transport, host_.get(),
       Executor::Options{.self = options_.self,
-                        .epoch = kStaticEpoch,
+                        .epoch = kFirstEpoch,
                         .timeout = options_.timeout,
                         .plan = planner_,
                         .describe = [this](PeerId peer) { return describe(peer); }});
-  store_ = std::make_unique<PeerStore>(transport, kStaticEpoch, options_.store_window);
+  store_ = std::make_unique<PeerStore>(transport, kFirstEpoch, options_.store_window);
 }
 
 // Shared memory is mapped before the first operation, so that none has to wait for it.
@@ -183,6 +205,7 @@ Engine::~Engine() {
 
 bool Engine::step(Instant now) {
   const bool turned = loop_.turn();
+  if (!meeting_.empty() && control_) report_met(*control_);
   const bool polled = transports_->poll();
   const bool advanced = executor_->advance_all(now);
   return turned || polled || advanced;
@@ -197,6 +220,11 @@ uint32_t Engine::wake_bits() const {
 }
 
 void Engine::progress() {
+  // The lock belongs to a thread: this one lives as long as the session.
+  if (life_) {
+    if (const Status held = life_->hold(); !held)
+      log(LogLevel::kInfo, "no life lock: " + held.error().message);
+  }
   loop_.lock();
   Instant last_move = now();
   while (!stopping_) {
@@ -231,6 +259,7 @@ void Engine::progress() {
     last_move = now();
   }
   loop_.unlock();
+  if (life_) life_->release();
 }
 
 void Engine::begin_polling() {
@@ -278,6 +307,7 @@ Status Engine::run(const Operation& operation, const Group& group, const std::by
   Execution* execution = nullptr;
   {
     const std::lock_guard guard(loop_);
+    if (newer_view() || candidate_) return stale();
     auto begun = executor_->begin(operation, group);
     if (!begun) return begun.error();
     execution = *begun;
@@ -344,11 +374,13 @@ void Engine::report(const Error& error) {
 
 void Engine::start(const Operation& operation, const Group& group, Execution::Done done) {
   const std::lock_guard guard(loop_);
-  auto begun = executor_->begin(operation, group, [this, done](const Status& status) {
-    if (!status.ok()) report_held(status.error());
-    done(status);
-  });
-  if (!begun) return done(begun.error());
+  if (newer_view() || candidate_) return done(stale(), nullptr);
+  auto begun = executor_->begin(operation, group,
+                                [this, done](const Status& status, const std::byte* result) {
+                                  if (!status.ok()) report_held(status.error());
+                                  done(status, result);
+                                });
+  if (!begun) return done(begun.error(), nullptr);
   if ((*begun)->finished()) return;
   executor_->adopt(**begun, now());
   if (sleeping_) nudge();
@@ -397,6 +429,119 @@ Result<PeerStore::Value> Engine::request(PeerId peer, std::string_view name, uin
   return std::move(*waiting->value);
 }
 
+// ---- Views ------------------------------------------------------------------------------------
+
+Error Engine::stale() const {
+  if (candidate_)
+    return {Code::kStaleEpoch,
+            "this worker is not a member yet: it becomes one in begin_step()",
+            {},
+            {}};
+  return {Code::kStaleEpoch,
+          fmt::format("the view changed: epoch {} is over", installed_epoch_),
+          {},
+          view_.epoch};
+}
+
+// Training goes on meanwhile; whoever is reachable by then can be in the next view.
+void Engine::meet(const std::vector<Member>& members) {
+  for (const Member& member : members) {
+    if (member.id == options_.self) continue;
+    transports_->add_peer(member);
+    meeting_.push_back(member);
+  }
+  report_met(*control_);
+}
+
+void Engine::report_met(ControlLink& control) {
+  if (!ready_) return;
+  std::vector<PeerId> met;
+  ShmTransport* const shm = transports_->shm();
+  std::erase_if(meeting_, [&](const Member& member) {
+    const bool local = shm != nullptr && member.id.host == options_.self.host;
+    if (local && shm->segment_of(member.id) == nullptr) return false;
+    met.push_back(member.id);
+    return true;
+  });
+  if (!met.empty()) control.met(std::move(met));
+}
+
+void Engine::view_decided(const ViewDecided& decided) {
+  paused_.clear();
+  pending_.view = decided.view;
+  pending_.gone.insert(pending_.gone.end(), decided.gone.begin(), decided.gone.end());
+  newest_epoch_.store(number(decided.view.epoch), std::memory_order_release);
+  executor_->interrupt(stale());
+  view_changed_.notify_all();
+  if (sleeping_) nudge();
+}
+
+void Engine::out_of_job(const Error& error) {
+  out_ = Error{Code::kCancelled, error.message, {}, view_.epoch};
+  executor_->interrupt({Code::kCancelled, error.message, {}, view_.epoch});
+  view_changed_.notify_all();
+}
+
+Result<ViewChange> Engine::await_view() {
+  Instant give_up = now() + (candidate_ ? options_.join_timeout : options_.timeout);
+  if (!ready_) {
+    const std::lock_guard guard(loop_);
+    ready_ = true;
+    report_met(*control_);
+  }
+  // Most come within milliseconds: look for a while before sleeping.
+  drive([&] { return newer_view() || !out_.ok(); });
+  std::unique_lock guard(loop_);
+  while (!newer_view()) {
+    if (!out_.ok()) return out_.error();
+    if (!paused_.empty()) give_up = now() + options_.timeout;
+    if (now() > give_up)
+      return Error{Code::kTimeout,
+                   fmt::format("members were lost, and the coordinator at {} has not decided a new "
+                               "view within {}",
+                               options_.coordinator, human_duration(options_.timeout)),
+                   {},
+                   view_.epoch};
+    view_changed_.wait_for(guard, std::chrono::milliseconds(20));
+  }
+  return std::exchange(pending_, {});
+}
+
+void Engine::install(const ViewChange& change) {
+  const std::lock_guard guard(loop_);
+  ShmTransport* const shm = transports_ ? transports_->shm() : nullptr;
+  std::vector<PeerId> at_large;
+  for (const Departure& departure : change.gone) {
+    const PeerId peer = departure.peer;
+    if (!departure.ended && shm != nullptr && peer.host == options_.self.host && shm->linked(peer))
+      at_large.push_back(peer);
+  }
+  for (const Member& member : change.view.members)
+    if (member.id != options_.self) transports_->add_peer(member);
+  executor_->install(change.view.epoch, at_large);
+  candidate_ = false;
+  enter_view(change.view);
+  // Only operations on this rank's own thread could have changed it meanwhile.
+  if (newest_epoch_.load() != installed_epoch_) executor_->interrupt(stale());
+}
+
+bool Engine::overslept() {
+  if (!control_ || !options_.elastic || !control_->overslept()) return false;
+  const std::lock_guard guard(loop_);
+  control_->hear_now();
+  return true;
+}
+
+const std::byte* Engine::handed_in(PeerId peer, const Operation& operation, const Group& group) {
+  const std::lock_guard guard(loop_);
+  return executor_->handed_in(peer, operation, group);
+}
+
+void Engine::tell(const Message& message) {
+  const std::lock_guard guard(loop_);
+  if (control_) control_->tell(message);
+}
+
 // ---- Messages ---------------------------------------------------------------------------------
 
 Result<std::byte*> Engine::place(PeerId from, const Frame& frame) {
@@ -420,6 +565,10 @@ void Engine::lost(PeerId peer, const Error& error) {
     control_->report_lost(peer, error.message);
   if (executor_) executor_->lost(peer, told);
   if (store_) store_->lost(peer, told);
+  // A closed socket of this host means that the process runs no more: it is the last to go.
+  if (executor_ && transports_ && transports_->shm() != nullptr &&
+      !transports_->shm()->linked(peer))
+    executor_->peer_gone(peer);
 }
 
 }  // namespace pliant

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,13 +14,15 @@
 #include "pliant/collective/executor.h"
 #include "pliant/loop/loop.h"
 #include "pliant/runtime/control_link.h"
+#include "pliant/runtime/life.h"
 #include "pliant/runtime/options.h"
 #include "pliant/runtime/peer_store.h"
+#include "pliant/runtime/step_ground.h"
 #include "pliant/transport/open.h"
 
 namespace pliant {
 
-class Engine final : private Sink {
+class Engine final : private Sink, public StepGround {
  public:
   using Planner = std::function<Plan(const Signature&, const Group&)>;
 
@@ -29,16 +32,29 @@ class Engine final : private Sink {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  const View& view() const { return view_; }
-  const Group& world() const { return world_; }
+  // They change in install() alone, which the training thread calls.
+  const View& view() const override { return view_; }
+  const Group& world() const override { return world_; }
   Segment& segment() { return *segment_; }
 
   // Runs an operation to its end. `result`: where its result stands.
-  Status run(const Operation& operation, const Group& group, const std::byte** result = nullptr);
+  Status run(const Operation& operation, const Group& group,
+             const std::byte** result = nullptr) override;
   // Begins one; `done` is called once, by whatever thread ends it, with the loop held.
-  void start(const Operation& operation, const Group& group, Execution::Done done);
+  void start(const Operation& operation, const Group& group, Execution::Done done) override;
   // Waits until `done` is set by a callback, working meanwhile.
-  void wait(const std::atomic<bool>& done);
+  void wait(const std::atomic<bool>& done) override;
+
+  bool newer_view() const override {
+    return newest_epoch_.load(std::memory_order_acquire) != installed_epoch_;
+  }
+  Result<ViewChange> await_view() override;
+  void install(const ViewChange& change) override;
+  const std::byte* handed_in(PeerId peer, const Operation& operation, const Group& group) override;
+  void tell(const Message& message) override;
+  Instant time() const override { return now(); }
+  bool candidate() const override { return candidate_; }
+  bool overslept() override;
 
   // Fetches a value from a peer's store.
   Result<PeerStore::Value> request(PeerId peer, std::string_view name, uint64_t version);
@@ -55,6 +71,12 @@ class Engine final : private Sink {
  private:
   explicit Engine(const SessionOptions& options);
   Status join();
+  void enter_view(const View& view);
+  void meet(const std::vector<Member>& members);
+  void report_met(ControlLink& control);
+  void view_decided(const ViewDecided& decided);
+  void out_of_job(const Error& error);
+  Error stale() const;
   Status open_transports(Member& self);
   void make_executor(Transport& transport);
   Status meet_local_peers();
@@ -101,9 +123,20 @@ class Engine final : private Sink {
   std::unique_ptr<ControlLink> control_;
   Nobody nobody_;
   Status first_loss_;
-  int spins_ = 0;          // looks at shared memory before giving the core away
-  int pollers_ = 0;        // callers that work on the loop; guarded by it
-  bool sleeping_ = false;  // the background thread; guarded by the loop
+  std::unique_ptr<LifeHold> life_;
+  bool candidate_ = false;       // the job runs already, and this worker is to join it
+  bool ready_ = true;            // to be a member: a candidate is when its first step begins
+  std::vector<Member> meeting_;  // to be reported as met once they are reachable
+  // The newest view that was not installed yet, with all departures since the one that was.
+  ViewChange pending_;
+  std::atomic<uint32_t> newest_epoch_ = 0;
+  uint32_t installed_epoch_ = 0;
+  Status out_;                                // why this member does not count any more
+  std::string paused_;                        // why no view comes; empty: one is expected
+  std::condition_variable_any view_changed_;  // with the loop
+  int spins_ = 0;                             // looks at shared memory before giving the core away
+  int pollers_ = 0;                           // callers that work on the loop; guarded by it
+  bool sleeping_ = false;                     // the background thread; guarded by the loop
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -12,14 +12,14 @@ namespace {
 
 constexpr size_t kMissingNamedMax = 8;
 
+}  // namespace
+
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
 std::string name_signal(int signal) {
   const char* const text = sigdescr_np(signal);
   return fmt::format("signal {} ({})", signal, text == nullptr ? "unknown" : text);
 }
-
-}  // namespace
 
 std::string describe_end(const WorkerExited& end) {
   if (!end.problem.empty()) return end.problem;

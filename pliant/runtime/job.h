@@ -1,6 +1,7 @@
 // The coordinator's decisions about one job: when its hosts start, who is in the view, who is lost,
 // when the rest is told to end, and with which exit code. Pure: an event and the time go in,
-// actions come out; coordinator.h carries them out.
+// actions come out; coordinator.h carries them out. Job decides for a job of fixed size,
+// ElasticJob (elastic_job.h) for one whose members come and go.
 //
 // A worker need not join at all (`pliant run -- echo hi` is a job); one that does may leave and
 // join again, with all the others, and gets a view of the next epoch. Any thread, one at a time.
@@ -38,6 +39,7 @@ struct JobEvent {
   };
   struct Joined {
     Member member;
+    uint32_t epoch = 0;  // not 0: a member of this view that comes back; elastic jobs only
   };
   struct Left {
     PeerId peer;
@@ -53,14 +55,25 @@ struct JobEvent {
     int signal = 0;
   };
   struct Tick {};  // time has passed
+
+  // Of elastic jobs; others ignore them.
+  struct Told {  // Met, Alive, Progress, Proposal or Recovered
+    PeerId peer;
+    Message message;
+  };
+  struct Settle {};  // all that happened in this moment has been told
+  struct Stop {};    // the user wants the job to end
+
   using Any = std::variant<AgentReady, AgentGone, Joined, Left, Disconnected, Suspected,
-                           WorkerExited, UserSignal, Tick>;
+                           WorkerExited, UserSignal, Tick, Told, WorkerDied, Notice, Settle, Stop>;
 };
 
 // What to do about it, in this order.
 struct JobAction {
   struct Publish {  // to every member of the view
     View view;
+    std::vector<Departure> gone = {};
+    std::vector<PeerId> also_to = {};  // those that leave with it
   };
   struct Refuse {  // this worker's wish to join
     PeerId peer;
@@ -74,17 +87,45 @@ struct JobAction {
     int exit_code = 0;
     std::string message;  // for the user; empty if all went well
   };
-  using Any = std::variant<StartWorkers, Publish, Refuse, TellLost, SignalWorkers, Finish>;
+
+  // Of elastic jobs.
+  struct Send {
+    std::vector<PeerId> to;
+    Message message;
+  };
+  struct Start {
+    PeerId peer;
+    uint32_t number = 0;  // for logs and RANK
+  };
+  struct Event {  // for those who watch the job
+    std::string kind;
+    std::string text;
+    std::map<std::string, std::string> fields;
+  };
+  struct Say {  // one line for the user
+    std::string text;
+  };
+
+  using Any = std::variant<StartWorkers, Publish, Refuse, TellLost, SignalWorkers, Finish, Send,
+                           Start, SignalWorker, Event, Say>;
 };
 
-class Job final {
+// What a coordinator asks of either kind of job.
+class JobDecisions {
+ public:
+  virtual ~JobDecisions() = default;
+  virtual std::vector<JobAction::Any> handle(const JobEvent::Any& event, Instant now) = 0;
+  // When a Tick is due at the latest; nothing once the job is finished.
+  virtual std::optional<Instant> next_deadline() const = 0;
+};
+
+class Job final : public JobDecisions {
  public:
   // Hosts that run workers are those that `workers` name; the index of a worker is its rank.
   Job(JobOptions options, std::vector<WorkerPlace> workers, Instant now);
 
-  std::vector<JobAction::Any> handle(const JobEvent::Any& event, Instant now);
-  // When a Tick is due at the latest; nothing once the job is finished.
-  std::optional<Instant> next_deadline() const;
+  std::vector<JobAction::Any> handle(const JobEvent::Any& event, Instant now) override;
+  std::optional<Instant> next_deadline() const override;
 
  private:
   struct Worker {
@@ -109,6 +150,9 @@ class Job final {
   void on(const WorkerExited& event, Instant now);
   void on(const JobEvent::UserSignal& event, Instant now);
   void on(const JobEvent::Tick& event, Instant now);
+  // Events of elastic jobs.
+  template <typename Other>
+  void on(const Other&, Instant) {}
 
   void end_worker(Worker& worker, WorkerExited end, Instant now);
   void declare_lost(Worker& worker, const std::string& reason);
@@ -149,5 +193,9 @@ class Job final {
 
 // "was killed by signal 9 (Killed)", "exited with code 3"
 std::string describe_end(const WorkerExited& end);
+// "signal 9 (Killed)"
+std::string name_signal(int signal);
+// SIGINT, SIGTERM and SIGHUP do.
+bool asks_to_end(int signal);
 
 }  // namespace pliant

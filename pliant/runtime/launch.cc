@@ -110,10 +110,13 @@ class Launch final {
       : options_(options), loop_(loop), out_(loop, STDOUT_FILENO), error_(loop, STDERR_FILENO) {}
 
   Status plan();
+  Status plan_elastic();
+  Status plan_places();
   Result<LaunchResult> run();
 
  private:
   Status open_coordinator();
+  Coordinator::Callbacks callbacks();
   AgentSpec spec_for(uint32_t host) const;
   Status start_local(uint32_t host);
   Status start_remote(uint32_t host);
@@ -123,9 +126,10 @@ class Launch final {
   const LaunchOptions& options_;
   Loop& loop_;
   std::vector<Host> hosts_;
-  std::vector<WorkerPlace> places_;
-  std::vector<bool> local_;  // by host
-  std::string address_;      // of the coordinator
+  std::vector<WorkerPlace> places_;       // of a job of fixed size
+  std::optional<RosterOptions> elastic_;  // of another
+  std::vector<bool> local_;               // by host
+  std::string address_;                   // of the coordinator
   std::string token_;
 
   Output out_;
@@ -138,8 +142,17 @@ class Launch final {
   std::optional<LaunchResult> result_;
 };
 
-Status Launch::plan() {
-  if (options_.command.empty()) return invalid("no program to run");
+Status Launch::plan_elastic() {
+  auto roster = elastic_roster(*options_.elastic, options_.count, options_.hosts);
+  if (!roster) return roster.error();
+  elastic_ = std::move(*roster);
+  elastic_->join_timeout = options_.session.join_timeout;
+  hosts_ = options_.hosts;
+  if (hosts_.empty()) hosts_.push_back({"localhost", elastic_->hosts[0].slots, ""});
+  return {};
+}
+
+Status Launch::plan_places() {
   hosts_ = options_.hosts;
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   if (hosts_.empty()) {
@@ -153,7 +166,12 @@ Status Launch::plan() {
   if (!places) return places.error();
   places_ = std::move(*places);
   hosts_.resize(places_.back().id.host + 1);
+  return {};
+}
 
+Status Launch::plan() {
+  if (options_.command.empty()) return invalid("no program to run");
+  PLIANT_TRY(options_.elastic ? plan_elastic() : plan_places());
   const std::string machine = machine_name();
   for (const Host& host : hosts_) local_.push_back(is_local(host, machine));
   const auto remote = std::find(local_.begin(), local_.end(), false);
@@ -181,23 +199,39 @@ Status Launch::open_coordinator() {
   options.job.join_timeout = options_.session.join_timeout;
   options.job.grace = options_.grace;
   options.workers = places_;
-  auto coordinator =
-      Coordinator::open(loop_, std::move(options),
-                        {.on_start =
-                             [this](const StartWorkers& start) {
-                               for (auto& [host, agent] : agents_) agent->start(start);
-                             },
-                         .on_signal =
-                             [this](int signal) {
-                               if (workers_) workers_->signal(signal);
-                             },
-                         .on_finish =
-                             [this](const JobAction::Finish& finish) {
-                               result_ = LaunchResult{finish.exit_code, finish.message};
-                             }});
+  options.elastic = elastic_;
+  options.name = std::filesystem::path(options_.command[0]).filename().string();
+  auto coordinator = Coordinator::open(loop_, std::move(options), callbacks());
   if (!coordinator) return coordinator.error();
   coordinator_ = std::move(*coordinator);
   return {};
+}
+
+Coordinator::Callbacks Launch::callbacks() {
+  Coordinator::Callbacks callbacks;
+  callbacks.on_start = [this](const StartWorkers& start) {
+    for (auto& [host, agent] : agents_) agent->start(start);
+  };
+  callbacks.on_signal = [this](int signal) {
+    if (workers_) workers_->signal(signal);
+  };
+  callbacks.on_finish = [this](const JobAction::Finish& finish) {
+    result_ = LaunchResult{finish.exit_code, finish.message};
+  };
+  callbacks.on_start_worker = [this](uint32_t host, const StartWorker& order) {
+    const auto agent = agents_.find(host);
+    if (agent == agents_.end()) return false;
+    agent->second->start_worker(order);
+    return true;
+  };
+  callbacks.on_signal_worker = [this](const SignalWorker& order) {
+    const auto agent = agents_.find(order.peer.host);
+    if (agent == agents_.end()) return false;
+    agent->second->signal_worker(order);
+    return true;
+  };
+  callbacks.on_line = [this](const std::string& line) { error_.write("pliant: " + line + "\n"); };
+  return callbacks;
 }
 
 AgentSpec Launch::spec_for(uint32_t host) const {
@@ -214,13 +248,25 @@ AgentSpec Launch::spec_for(uint32_t host) const {
   if (spec.address.empty() && local_[host]) spec.address = address_;
   spec.host = host;
   spec.group_rank = host;
-  spec.first_rank = static_cast<uint32_t>(first - places_.begin());
-  spec.worker_count = static_cast<uint32_t>(std::count_if(first, places_.end(), here));
-  spec.world_size = static_cast<uint32_t>(places_.size());
+  if (elastic_) {
+    spec.elastic = true;
+    spec.worker_count = elastic_->hosts[host].slots;
+    spec.world_size = elastic_->initial;
+  } else {
+    spec.first_rank = static_cast<uint32_t>(first - places_.begin());
+    spec.worker_count = static_cast<uint32_t>(std::count_if(first, places_.end(), here));
+    spec.world_size = static_cast<uint32_t>(places_.size());
+  }
   spec.command = options_.command;
   std::error_code ignored;
   spec.directory = std::filesystem::current_path(ignored).string();
   spec.environment = to_environment(session);
+  if (elastic_) {
+    spec.environment["PLIANT_ELASTIC"] = "1";
+    spec.environment["PLIANT_HEARTBEAT"] = fmt::format("{}", seconds(elastic_->heartbeat));
+    spec.environment["PLIANT_SCHEDULE"] = options_.elastic->schedule;
+    if (options_.elastic->schedule.empty()) spec.environment.erase("PLIANT_SCHEDULE");
+  }
   for (const auto& [name, value] : options_.environment) spec.environment[name] = value;
   spec.output = options_.output;
   return spec;
@@ -233,9 +279,10 @@ Status Launch::start_local(uint32_t host) {
     workers_ = std::move(*group);
   }
   auto& agent = agents_[host];
-  agent =
-      std::make_unique<Agent>(Agent::Surroundings{loop_, *workers_, out_, error_}, spec_for(host),
-                              [this](const WorkerExited& end) { coordinator_->tell(end); });
+  agent = std::make_unique<Agent>(
+      Agent::Surroundings{loop_, *workers_, out_, error_}, spec_for(host),
+      Agent::Reports{[this](const WorkerExited& end) { coordinator_->tell(end); },
+                     [this](const WorkerDied& died) { coordinator_->tell(died); }});
   coordinator_->tell(agent->prepare());
   return {};
 }
@@ -357,6 +404,59 @@ Result<std::vector<std::string>> launcher_words(const std::string& launcher,
   if (!named)
     return invalid(fmt::format("the launcher \"{}\" does not say where {{host}} goes", launcher));
   return words;
+}
+
+Result<RosterOptions> elastic_roster(const ElasticOptions& options, int count,
+                                     const std::vector<Host>& hosts) {
+  constexpr Duration kHeartbeatMin = std::chrono::milliseconds(100);
+  RosterOptions roster;
+  if (!options.schedule.empty()) {
+    auto schedule = parse_size_schedule(options.schedule);
+    if (!schedule) return invalid("--schedule: " + schedule.error().message);
+    roster.schedule = std::move(*schedule);
+  }
+  uint32_t largest = std::max(static_cast<uint32_t>(count), options.max);
+  for (const ScheduledSize& entry : roster.schedule) largest = std::max(largest, entry.size);
+  if (hosts.empty()) {
+    if (largest == 0) return invalid("how many workers? give -n N, or hosts with -H or --hostfile");
+    if (options.max != 0) largest = std::max(static_cast<uint32_t>(count), options.max);
+    if (largest > 65535) return invalid(fmt::format("{} workers are too many for a host", largest));
+    roster.hosts.push_back({"localhost", static_cast<uint16_t>(largest)});
+  }
+  uint32_t slots = hosts.empty() ? largest : 0;
+  for (const Host& host : hosts) {
+    roster.hosts.push_back({host.name, static_cast<uint16_t>(host.slots)});
+    slots += static_cast<uint32_t>(host.slots);
+  }
+  roster.min = options.min == 0 ? 1 : options.min;
+  roster.max = options.max == 0 ? slots : options.max;
+  if (roster.max > slots)
+    return invalid(
+        fmt::format("--max {}: there are only {} slots; add hosts or slots", roster.max, slots));
+  if (roster.min > roster.max)
+    return invalid(fmt::format("--min {} is more than --max {}", roster.min, roster.max));
+  const bool scheduled = !roster.schedule.empty() && roster.schedule[0].step == 0;
+  if (scheduled && count != 0 && static_cast<uint32_t>(count) != roster.schedule[0].size)
+    return invalid(fmt::format("-n {} contradicts the schedule, which begins with {}", count,
+                               roster.schedule[0].size));
+  roster.initial = count != 0  ? static_cast<uint32_t>(count)
+                   : scheduled ? roster.schedule[0].size
+                               : roster.max;
+  if (roster.initial < roster.min)
+    return invalid(fmt::format("-n {} is less than --min {}", roster.initial, roster.min));
+  if (roster.initial > roster.max)
+    return invalid(fmt::format("{} workers are more than --max {}", roster.initial, roster.max));
+  for (const ScheduledSize& entry : roster.schedule) {
+    if (entry.size < roster.min || entry.size > roster.max)
+      return invalid(fmt::format("the schedule asks for {} members; --min is {}, --max is {}",
+                                 entry.size, roster.min, roster.max));
+  }
+  if (options.heartbeat < kHeartbeatMin)
+    return invalid(fmt::format("a heartbeat of {} is too short; 0.1 s is the least",
+                               human_duration(options.heartbeat)));
+  roster.heartbeat = options.heartbeat;
+  roster.restarts = options.restarts;
+  return roster;
 }
 
 Result<LaunchResult> launch(const LaunchOptions& options) {

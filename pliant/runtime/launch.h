@@ -4,16 +4,27 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "pliant/base/result.h"
 #include "pliant/base/time.h"
+#include "pliant/membership/roster.h"
 #include "pliant/runtime/control.h"
 #include "pliant/runtime/hosts.h"
 #include "pliant/runtime/options.h"
 
 namespace pliant {
+
+// What makes a job elastic. Sizes of 0 are the defaults.
+struct ElasticOptions {
+  uint32_t min = 0;           // default: 1
+  uint32_t max = 0;           // default: as many as there are slots
+  int restarts = 0;           // failed workers that are replaced; RosterOptions::kAnyNumber: all
+  std::string schedule = {};  // "2@0,4@100"; empty: none
+  Duration heartbeat = std::chrono::seconds(2);
+};
 
 struct LaunchOptions {
   int count = 0;                                   // workers; 0: as many as there are slots
@@ -27,6 +38,7 @@ struct LaunchOptions {
   std::string launcher = "ssh -o BatchMode=yes {host}";
   std::string agent_program;  // path of `pliant` on other hosts; empty: that of this program
   Duration grace = std::chrono::seconds(5);
+  std::optional<ElasticOptions> elastic;  // without: a job of fixed size
 };
 
 struct LaunchResult {
@@ -36,6 +48,11 @@ struct LaunchResult {
 
 // An error means that nothing was started.
 Result<LaunchResult> launch(const LaunchOptions& options);
+
+// The membership options of an elastic job of `count` workers (0: by schedule, or in all slots) on
+// `hosts` (none: this machine, with room for all). Errors are for the user.
+Result<RosterOptions> elastic_roster(const ElasticOptions& options, int count,
+                                     const std::vector<Host>& hosts);
 
 // Splits a command as a shell would, quotes included, and puts `host` for each {host}.
 Result<std::vector<std::string>> launcher_words(const std::string& launcher,

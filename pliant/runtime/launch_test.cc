@@ -46,5 +46,40 @@ TEST(Launch, GivesTheFirstFailuresCode) {
   EXPECT_NE(result->message.find("rank 1 (host localhost, pid "), std::string::npos);
 }
 
+TEST(ElasticRoster, DefaultsComeFromTheSlots) {
+  const auto alone = elastic_roster({.max = 6}, 4, {});
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->hosts, (std::vector<PlaceHost>{{"localhost", 6}}));
+  EXPECT_EQ(alone->initial, 4u);
+  EXPECT_EQ(alone->min, 1u);
+  EXPECT_EQ(alone->max, 6u);
+  const auto hosts = elastic_roster({.min = 2}, 0, {{"a", 2, ""}, {"b", 3, ""}});
+  ASSERT_TRUE(hosts.ok());
+  EXPECT_EQ(hosts->initial, 5u);
+  EXPECT_EQ(hosts->max, 5u);
+  const auto scheduled = elastic_roster({.schedule = "2@0,4@10"}, 0, {});
+  ASSERT_TRUE(scheduled.ok());
+  EXPECT_EQ(scheduled->initial, 2u);
+  EXPECT_EQ(scheduled->max, 4u);
+}
+
+TEST(ElasticRoster, ContradictionsAreExplained) {
+  const std::vector<Host> four = {{"a", 4, ""}};
+  const auto why = [&](const ElasticOptions& options, int count) {
+    const auto roster = elastic_roster(options, count, four);
+    return roster.ok() ? std::string() : roster.error().message;
+  };
+  EXPECT_EQ(why({.max = 5}, 2), "--max 5: there are only 4 slots; add hosts or slots");
+  EXPECT_EQ(why({.min = 3, .max = 2}, 2), "--min 3 is more than --max 2");
+  EXPECT_EQ(why({.min = 3}, 2), "-n 2 is less than --min 3");
+  EXPECT_EQ(why({.max = 2}, 3), "3 workers are more than --max 2");
+  EXPECT_EQ(why({.schedule = "2@0"}, 3), "-n 3 contradicts the schedule, which begins with 2");
+  EXPECT_EQ(why({.schedule = "2@0,9@5"}, 2),
+            "the schedule asks for 9 members; --min is 1, --max is 4");
+  EXPECT_NE(why({.schedule = "two"}, 2).find("'two'"), std::string::npos);
+  EXPECT_NE(why({.heartbeat = std::chrono::milliseconds(99)}, 2).find("too short"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace pliant

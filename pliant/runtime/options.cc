@@ -58,6 +58,23 @@ Result<int> parse_count(const std::string& text, int least, int most) {
   return value;
 }
 
+// The steps of "2@0,4@100".
+Result<std::vector<uint64_t>> parse_schedule_steps(const std::string& text) {
+  std::vector<uint64_t> steps;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    const std::string_view part = std::string_view(text).substr(start, end - start);
+    const size_t at = part.find('@');
+    uint64_t step = 0;
+    if (at == std::string_view::npos || !parse_number(part.substr(at + 1), step))
+      return invalid(
+          fmt::format("'{}' is no schedule: it is SIZE@STEP,..., as in 2@0,4@100", text));
+    steps.push_back(step);
+    start = end + 1;
+  }
+  return steps;
+}
+
 // Reads one variable at a time and remembers the first that cannot be read.
 class Variable {
  public:
@@ -104,6 +121,12 @@ Result<SessionOptions> options_from(const Variables& variables) {
   variable.read("PLIANT_HEAP", options.heap_bytes_max, parse_bytes);
   variable.read("PLIANT_STORE_WINDOW", options.store_window,
                 [](const std::string& text) { return parse_count(text, 1, 1'000'000); });
+  variable.read("PLIANT_ELASTIC", options.elastic,
+                [](const std::string& text) { return parse_count(text, 0, 1); });
+  variable.read("PLIANT_HEARTBEAT", options.heartbeat, parse_duration);
+  variable.read("PLIANT_SCHEDULE", options.report_steps, parse_schedule_steps);
+  variable.read("PLIANT_LIFE_FD", options.life_fd,
+                [](const std::string& text) { return parse_count(text, 0, 1 << 20); });
   PLIANT_TRY(variable.take());
   return options;
 }
@@ -140,6 +163,8 @@ Variables to_environment(const SessionOptions& options) {
       {"PLIANT_CONNECTIONS", std::to_string(options.connections)},
       {"PLIANT_HEAP", std::to_string(options.heap_bytes_max)},
       {"PLIANT_STORE_WINDOW", std::to_string(options.store_window)},
+      {"PLIANT_ELASTIC", options.elastic ? "1" : "0"},
+      {"PLIANT_HEARTBEAT", duration(options.heartbeat)},
   };
 }
 

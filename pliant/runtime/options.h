@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "pliant/base/ids.h"
 #include "pliant/base/result.h"
@@ -29,12 +30,19 @@ struct SessionOptions {
   int connections = 1;        // TCP connections to each peer; more where one cannot fill the link
   size_t heap_bytes_max = 0;  // limit of allocate(); 0: the machine's memory
   int store_window = 3;       // versions that save() keeps of each name
+
+  // Members come and go (see Session::begin_step): a loss is the next view's business, not an end.
+  bool elastic = false;
+  Duration heartbeat = std::chrono::seconds(2);  // silent for so long: taken for lost
+  std::vector<uint64_t> report_steps;            // steps of the size schedule, ascending
+  int life_fd = -1;  // of the life lock that the agent watches; -1: none
 };
 
 // From PLIANT_COORDINATOR, PLIANT_JOB, PLIANT_TOKEN, PLIANT_PEER ("host.slot#incarnation"),
 // PLIANT_HOST, PLIANT_ADDRESS and, for users, PLIANT_TRANSPORT, PLIANT_STRATEGY, PLIANT_TIMEOUT,
-// PLIANT_JOIN_TIMEOUT, PLIANT_CONNECTIONS, PLIANT_HEAP, PLIANT_STORE_WINDOW. A value that cannot be
-// read is an error that names the variable.
+// PLIANT_JOIN_TIMEOUT, PLIANT_CONNECTIONS, PLIANT_HEAP, PLIANT_STORE_WINDOW; of elastic jobs
+// PLIANT_ELASTIC, PLIANT_HEARTBEAT, PLIANT_SCHEDULE ("2@0,4@100") and PLIANT_LIFE_FD. A value that
+// cannot be read is an error that names the variable.
 Result<SessionOptions> options_from_environment();
 
 // The same from given variables; those that are not PLIANT_* or are absent keep their default.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,6 +56,7 @@ class RemoteAgent final {
       : loop_(loop), group_(group), out_(loop, STDOUT_FILENO), error_(loop, STDERR_FILENO) {}
   ~RemoteAgent() {
     if (watching_input_) loop_.unwatch(STDIN_FILENO);
+    if (notice_.valid()) loop_.unwatch(notice_.get());
   }
   RemoteAgent(const RemoteAgent&) = delete;
   RemoteAgent& operator=(const RemoteAgent&) = delete;
@@ -62,8 +64,10 @@ class RemoteAgent final {
   // Returns when the launcher or the coordinator is gone, which is how every job ends here.
   Status serve(AgentSpec spec) {
     PLIANT_TRY(connect(spec));
+    if (spec.elastic) watch_notice(spec.host);
     agent_.emplace(Agent::Surroundings{loop_, group_, out_, error_}, std::move(spec),
-                   [this](const WorkerExited& exited) { socket_->send(exited); });
+                   Agent::Reports{[this](const WorkerExited& exited) { socket_->send(exited); },
+                                  [this](const WorkerDied& died) { socket_->send(died); }});
     watch_input();
     socket_->send(agent_->prepare());
     while (!over_) turn(std::chrono::hours(1));
@@ -109,10 +113,31 @@ class RemoteAgent final {
     });
   }
 
+  // SIGTERM tells that this host will be taken away: its workers leave first. A second one ends it.
+  void watch_notice(uint32_t host) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    notice_ = Fd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+    if (!notice_.valid()) return;
+    loop_.watch(notice_.get(), EPOLLIN, [this, host](uint32_t) {
+      signalfd_siginfo info{};
+      while (read(notice_.get(), &info, sizeof info) == sizeof info) {
+        if (std::exchange(noticed_, true)) end(invalid("the agent was told twice to end"));
+        socket_->send(Notice{host, Notice::kWholeHost, "its agent was told to end by signal 15"});
+      }
+    });
+  }
+
   void obey(const Message& message) {
     if (const auto* start = std::get_if<StartWorkers>(&message)) {
       if (agent_ && !started_) agent_->start(*start);
       started_ = true;
+    } else if (const auto* one = std::get_if<StartWorker>(&message)) {
+      if (agent_) agent_->start_worker(*one);
+    } else if (const auto* signal_one = std::get_if<SignalWorker>(&message)) {
+      if (agent_) agent_->signal_worker(*signal_one);
     } else if (const auto* signal = std::get_if<SignalWorkers>(&message)) {
       group_.signal(signal->signal);
     } else if (const auto* refused = std::get_if<Refused>(&message)) {
@@ -140,6 +165,8 @@ class RemoteAgent final {
   std::optional<Agent> agent_;
   bool watching_input_ = false;
   bool started_ = false;
+  Fd notice_;
+  bool noticed_ = false;
   bool over_ = false;
   std::string why_;
 };

@@ -8,10 +8,12 @@
 #include <cstring>
 #include <mutex>
 
+#include "pliant/base/bytes.h"
 #include "pliant/base/log.h"
 #include "pliant/collective/cost.h"
 #include "pliant/runtime/engine.h"
 #include "pliant/runtime/link_probe.h"
+#include "pliant/runtime/steps.h"
 
 namespace pliant {
 
@@ -25,9 +27,13 @@ struct Work::State {
 struct Session::Impl {
   SessionOptions options;
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<Steps> steps;
+  Status step_status;
   Strategy strategy;
   CostModel model;
 
+  std::vector<std::byte> settings();
+  Status adopt_settings(Bytes bytes);
   Plan plan(const Signature& signature, const Group& group) const;
 };
 
@@ -70,17 +76,52 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
   impl->engine = std::move(*engine);
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   const Group& world = session->world();
+  Impl& mine = *session->impl_;
+  mine.steps = std::make_unique<Steps>(
+      *mine.engine, options.self,
+      Steps::Options{
+          .elastic = options.elastic,
+          .report_steps = options.report_steps,
+          .settings = [&mine] { return mine.settings(); },
+          .adopt_settings = [&mine](Bytes bytes) { return mine.adopt_settings(bytes); }});
   PLIANT_TRY(check_strategy(*strategy, world));
   if (strategy->kind == Strategy::Kind::kDirect && options.transport == TransportChoice::kTcp)
     return invalid("strategy direct needs shared memory, which transport tcp does without");
   // Between hosts the choice of a strategy rests on what the links can do. Every rank plans for
   // itself, so all must know the same: until the hosts have agreed, each counts as one core.
+  // Members of an elastic job do not open at the same time: it measures when it is asked to.
   if (world.one_host()) {
     session->impl_->model.cores = online_cores();
-  } else {
+  } else if (!options.elastic) {
     PLIANT_TRY(session->measure_links());
   }
   return session;
+}
+
+// What ranks need to plan alike.
+std::vector<std::byte> Session::Impl::settings() {
+  return engine->with_loop([&] {
+    Writer writer;
+    writer.put_string(to_string(strategy));
+    const std::vector<std::byte> costs = encode(model);
+    writer.put_string({reinterpret_cast<const char*>(costs.data()), costs.size()});
+    return writer.bytes();
+  });
+}
+
+Status Session::Impl::adopt_settings(Bytes bytes) {
+  Reader reader(bytes);
+  auto theirs = parse_strategy(reader.take_string(1 << 20));
+  const std::string costs = reader.take_string(bytes.size());
+  auto costs_of_links = decode_cost_model(std::as_bytes(std::span(costs)));
+  if (!reader.finished() || !theirs || !costs_of_links)
+    return invalid("the settings of the job cannot be read; do all workers run the same version?");
+  engine->with_loop([&] {
+    strategy = *theirs;
+    model = *costs_of_links;
+    engine->executor().forget_plans();
+  });
+  return {};
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -136,11 +177,12 @@ Work Session::start(const Operation& operation, const Group& group) {
   Work work;
   work.state_ = std::make_shared<Work::State>();
   work.state_->engine = impl_->engine.get();
-  impl_->engine->start(operation, group, [state = work.state_](const Status& status) {
-    if (!status.ok()) state->status = status.error();
-    state->done.store(true, std::memory_order_release);
-    state->done.notify_all();
-  });
+  impl_->engine->start(operation, group,
+                       [state = work.state_](const Status& status, const std::byte*) {
+                         if (!status.ok()) state->status = status.error();
+                         state->done.store(true, std::memory_order_release);
+                         state->done.notify_all();
+                       });
   return work;
 }
 
@@ -296,6 +338,55 @@ std::string Session::explain(Collective collective, size_t bytes) {
                        human_bytes(bytes), size(), human_duration(from_seconds(predicted)));
   });
 }
+
+// ---- Steps ------------------------------------------------------------------------------------
+
+Status Session::register_state(std::string_view name, std::span<std::byte> memory, DType dtype) {
+  return impl_->steps->register_state(name, memory, dtype);
+}
+
+Status Session::use_sampler(const SamplerOptions& options) {
+  return impl_->steps->use_sampler(options);
+}
+
+Step Session::begin_step() {
+  auto begun = impl_->steps->begin();
+  if (!begun) {
+    impl_->step_status = begun.error();
+    return Step(nullptr);
+  }
+  return Step(*begun ? impl_->steps.get() : nullptr);
+}
+
+Status Session::status() const {
+  if (impl_->step_status.ok()) return {};
+  return impl_->step_status.error();
+}
+
+Status Session::propose_size(int members) {
+  if (!impl_->options.elastic)
+    return invalid("propose_size: the job is not elastic; start it with pliant run --min or --max");
+  if (members < 1) return invalid(fmt::format("propose_size: {} is no number of members", members));
+  impl_->engine->tell(Proposal{static_cast<uint32_t>(members)});
+  return {};
+}
+
+const StepTimes& Session::last_change() const { return impl_->steps->last_change(); }
+
+uint64_t Step::number() const { return steps_->step_number(); }
+std::span<const uint64_t> Step::samples() const { return steps_->samples(); }
+Status Step::all_reduce(std::string_view name, const void* input, size_t count, DType dtype, Op op,
+                        void* output) {
+  return steps_->all_reduce(name, input, output, count, dtype, op);
+}
+Status Step::commit() { return steps_->commit(); }
+Result<std::span<const std::byte>> Step::result(std::string_view name) const {
+  return steps_->result(name);
+}
+int Step::contributors() const { return steps_->contributors(); }
+uint64_t Step::contributed_samples() const { return steps_->contributed_samples(); }
+
+std::vector<uint64_t> Step::committed_samples() const { return steps_->committed_samples(); }
 
 // ---- Store ------------------------------------------------------------------------------------
 

@@ -11,10 +11,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "pliant/collective/group.h"
 #include "pliant/collective/operation.h"
+#include "pliant/data/sampler.h"
 #include "pliant/membership/view.h"
 #include "pliant/runtime/options.h"
 
@@ -32,6 +34,60 @@ class Work {
   friend class Session;
   struct State;
   std::shared_ptr<State> state_;
+};
+
+class Steps;
+
+// What a change of the view cost, as one member saw it.
+struct StepTimes {
+  Duration agree{};     // from the first sign to the agreement on what happens to the open step
+  Duration redo{};      // from there to the next commit
+  Duration transfer{};  // of the state, to newcomers
+  uint64_t transfer_bytes = 0;
+};
+
+// One training step; see Session::begin_step. A handle: the session owns what it stands for.
+class Step {
+ public:
+  Step() = default;
+  // False: there is no further step for this member; Session::status() says why, if it is an error.
+  explicit operator bool() const { return steps_ != nullptr; }
+
+  // Counts from 1 over the life of the job, whoever its members were.
+  uint64_t number() const;
+  // The numbers of the samples that this member computes, if the session has a sampler.
+  std::span<const uint64_t> samples() const;
+
+  // Hands in an input, which must not change before commit() has returned. All members hand in the
+  // same names; one name once a step. With several, all but the last run while the next is being
+  // computed. kMean divides by the number of members; with a sampler by that of the samples, so
+  // hand in the sum over your samples. If `output` is given, commit() copies the result there.
+  Status all_reduce(std::string_view name, const void* input, size_t count, DType dtype, Op op,
+                    void* output = nullptr);
+
+  // Completes the step: on every member of the view that follows, or on none. When members were
+  // lost meanwhile, the others finish it without them, from the inputs that they have handed in;
+  // nothing is to be computed again. An error: this member is out (kCancelled), or cannot go on.
+  Status commit();
+
+  // After commit(), until the next one begins: the result, which ranks of a host share.
+  Result<std::span<const std::byte>> result(std::string_view name) const;
+  template <typename T>
+  Result<std::span<const T>> result_of(std::string_view name) const {
+    auto bytes = result(name);
+    if (!bytes) return bytes.error();
+    return std::span(reinterpret_cast<const T*>(bytes->data()), bytes->size() / sizeof(T));
+  }
+  // How many members' inputs are in it, and how many samples.
+  int contributors() const;
+  uint64_t contributed_samples() const;
+  // The numbers of those samples, member by member.
+  std::vector<uint64_t> committed_samples() const;
+
+ private:
+  friend class Session;
+  explicit Step(Steps* steps) : steps_(steps) {}
+  Steps* steps_ = nullptr;
 };
 
 class Session {
@@ -99,6 +155,35 @@ class Session {
   Status measure_links();
   // What `auto` would do now and why: "ring: 16 MiB over 4 hosts, predicted 3.1 ms".
   std::string explain(Collective collective, size_t bytes);
+
+  // ---- Elastic training. By one thread, the one that trains; the view changes only in
+  // begin_step() and commit(). In a job that is not elastic, and alone, the same loop runs
+  // unchanged.
+
+  // Memory that all members keep equal: model, optimizer, counters, seeds. Before the first step;
+  // the same names, sizes and types on all members. A job begins with the state of rank 0, and
+  // newcomers get that of the members; both verified by checksum. Fastest in memory of allocate().
+  Status register_state(std::string_view name, std::span<std::byte> memory,
+                        DType dtype = DType::kU8);
+  template <typename T>
+  Status register_value(std::string_view name, T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return register_state(name, std::as_writable_bytes(std::span(&value, 1)));
+  }
+  // Deals out the numbers of samples so that every sample of an epoch is in exactly one committed
+  // step, whoever comes and goes. Before the first step; equal on all members.
+  Status use_sampler(const SamplerOptions& options);
+  //   while (Step step = session.begin_step()) { ...; if (step.commit()) apply(); }
+  // The state must be that after the last committed step: apply it first.
+  Step begin_step();
+  // Why begin_step() gave no step; ok if the training is complete or this member was asked to
+  // leave.
+  Status status() const;
+  // What the last change of the view cost this member.
+  const StepTimes& last_change() const;
+  // Asks for another number of members; the job follows as soon as it can. kInvalid at once only if
+  // the job is not elastic.
+  Status propose_size(int members);
 
   // A versioned store of whole values: keeps the newest `store_window` versions of each name.
   Status save(std::string_view name, uint64_t version, std::span<const std::byte> value);

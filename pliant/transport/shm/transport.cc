@@ -79,6 +79,10 @@ ShmTransport::Link& ShmTransport::add_link(PeerId peer) {
   if (slot == nullptr) {
     slot = std::make_unique<Link>();
     slot->peer = peer;
+    // A replacement on the slot of a dead peer: what that one left in the ring is nobody's. The new
+    // one cannot have written yet: it gets our segment after this.
+    Ring& ring = own_.ring(peer.slot);
+    ring.read.store(ring.written.load(std::memory_order_acquire), std::memory_order_release);
     order_.push_back(slot.get());
   }
   return *slot;

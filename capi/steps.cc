@@ -1,0 +1,124 @@
+// The steps of the C ABI.
+#include "capi/handles.h"
+
+namespace pliant::capi {
+namespace {
+
+DType dtype_of(pliant_dtype dtype) {
+  return static_cast<DType>(dtype < 0 || dtype > UINT8_MAX ? UINT8_MAX : dtype);
+}
+
+// The view may have changed: errors name ranks of the new one.
+void refresh_view(pliant_session* session) {
+  if (session->view->epoch != session->session->view().epoch)
+    session->view = std::make_shared<const View>(session->session->view());
+}
+
+Status need_step(const pliant_session* session, const char* function) {
+  if (session->step) return {};
+  return invalid(std::string(function) + ": there is no step; call pliant_begin_step() first");
+}
+
+}  // namespace
+}  // namespace pliant::capi
+
+using namespace pliant;        // NOLINT: the functions below are C
+using namespace pliant::capi;  // NOLINT
+
+extern "C" {
+
+pliant_status pliant_register_state(pliant_session* session, const char* name, void* memory,
+                                    size_t count, pliant_dtype dtype) {
+  return guarded(__func__, session, {{name, "name"}, {memory, "memory"}}, [&]() -> Status {
+    const size_t element = pliant_dtype_size(dtype);
+    if (element == 0) return invalid("pliant_register_state: unknown type");
+    return session->session->register_state(
+        name, {static_cast<std::byte*>(memory), count * element}, dtype_of(dtype));
+  });
+}
+
+pliant_status pliant_use_sampler(pliant_session* session, uint64_t samples, uint64_t global_batch,
+                                 uint64_t seed, uint64_t epochs, int shuffle) {
+  return guarded(__func__, session, {}, [&] {
+    return session->session->use_sampler({.samples = samples,
+                                          .global_batch = global_batch,
+                                          .seed = seed,
+                                          .epochs = epochs,
+                                          .shuffle = shuffle != 0});
+  });
+}
+
+pliant_status pliant_begin_step(pliant_session* session, int* begun) {
+  return guarded(__func__, session, {{begun, "begun"}}, [&]() -> Status {
+    session->step = session->session->begin_step();
+    refresh_view(session);
+    if (Status status = session->session->status(); !status.ok()) return status;
+    *begun = session->step ? 1 : 0;
+    return {};
+  });
+}
+
+pliant_status pliant_step_number(const pliant_session* session, uint64_t* number) {
+  return guarded(__func__, session, {{number, "number"}}, [&]() -> Status {
+    PLIANT_TRY(need_step(session, "pliant_step_number"));
+    *number = session->step.number();
+    return {};
+  });
+}
+
+pliant_status pliant_step_samples(const pliant_session* session, const uint64_t** samples,
+                                  size_t* count) {
+  return guarded(__func__, session, {{samples, "samples"}, {count, "count"}}, [&]() -> Status {
+    PLIANT_TRY(need_step(session, "pliant_step_samples"));
+    *samples = session->step.samples().data();
+    *count = session->step.samples().size();
+    return {};
+  });
+}
+
+pliant_status pliant_step_all_reduce(pliant_session* session, const char* name, const void* input,
+                                     void* output, size_t count, pliant_dtype dtype, pliant_op op) {
+  return guarded(__func__, session, {{name, "name"}, {input, "input"}}, [&]() -> Status {
+    PLIANT_TRY(need_step(session, "pliant_step_all_reduce"));
+    const auto operator_of = static_cast<Op>(op < 0 || op > UINT8_MAX ? UINT8_MAX : op);
+    return session->step.all_reduce(name, input, count, dtype_of(dtype), operator_of, output);
+  });
+}
+
+pliant_status pliant_commit_step(pliant_session* session) {
+  return guarded(__func__, session, {}, [&]() -> Status {
+    PLIANT_TRY(need_step(session, "pliant_commit_step"));
+    Status committed = session->step.commit();
+    refresh_view(session);
+    return committed;
+  });
+}
+
+pliant_status pliant_step_result(const pliant_session* session, const char* name,
+                                 const void** result, size_t* bytes) {
+  return guarded(__func__, session, {{name, "name"}, {result, "result"}, {bytes, "bytes"}},
+                 [&]() -> Status {
+                   PLIANT_TRY(need_step(session, "pliant_step_result"));
+                   auto found = session->step.result(name);
+                   if (!found) return found.error();
+                   *result = found->data();
+                   *bytes = found->size();
+                   return {};
+                 });
+}
+
+pliant_status pliant_step_contributors(const pliant_session* session, int* members,
+                                       uint64_t* samples) {
+  return guarded(__func__, session, {{members, "members"}, {samples, "samples"}}, [&]() -> Status {
+    PLIANT_TRY(need_step(session, "pliant_step_contributors"));
+    *members = session->step.contributors();
+    *samples = session->step.contributed_samples();
+    return {};
+  });
+}
+
+pliant_status pliant_propose_size(pliant_session* session, int members) {
+  return guarded(__func__, session, {}, [&] { return session->session->propose_size(members); });
+}
+
+}  // extern "C"

@@ -1,0 +1,42 @@
+#include "pliant/base/checksum.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace pliant {
+namespace {
+
+std::vector<std::byte> pattern(size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 37 + i / 251);
+  return bytes;
+}
+
+TEST(Checksum, EveryFlippedBitShows) {
+  auto bytes = pattern(300);
+  const uint64_t before = checksum64(bytes);
+  for (size_t i = 0; i < bytes.size() * 8; ++i) {
+    bytes[i / 8] ^= std::byte{1} << (i % 8);
+    EXPECT_NE(checksum64(bytes), before) << "bit " << i;
+    bytes[i / 8] ^= std::byte{1} << (i % 8);
+  }
+  EXPECT_EQ(checksum64(bytes), before);
+}
+
+TEST(Checksum, ExchangedBlocksShow) {
+  auto bytes = pattern(4096);
+  const uint64_t before = checksum64(bytes);
+  std::swap_ranges(bytes.begin(), bytes.begin() + 128, bytes.begin() + 1024);
+  EXPECT_NE(checksum64(bytes), before);
+}
+
+TEST(Checksum, LengthCountsEvenIfAllIsZero) {
+  std::set<uint64_t> seen;
+  for (size_t size = 0; size < 600; ++size)
+    EXPECT_TRUE(seen.insert(checksum64(std::vector<std::byte>(size))).second) << size;
+}
+
+}  // namespace
+}  // namespace pliant

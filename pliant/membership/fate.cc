@@ -1,0 +1,67 @@
+#include "pliant/membership/fate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pliant {
+namespace {
+
+// Those that every member inside the step can reach; one that is not inside it cannot tell.
+std::vector<PeerId> common_left_behind(std::span<const StepReport> reports,
+                                       const std::vector<Rank>& with_state, uint64_t open) {
+  std::vector<PeerId> common;
+  const StepReport& first = reports[static_cast<size_t>(with_state.front())];
+  for (const uint64_t packed : first.left_behind) {
+    if (packed == 0) continue;
+    const bool everywhere = std::all_of(with_state.begin(), with_state.end(), [&](Rank rank) {
+      const StepReport& report = reports[static_cast<size_t>(rank)];
+      return report.open == open &&
+             std::find(std::begin(report.left_behind), std::end(report.left_behind), packed) !=
+                 std::end(report.left_behind);
+    });
+    if (everywhere) common.push_back(PeerId::unpack(packed));
+  }
+  std::sort(common.begin(), common.end());
+  return common;
+}
+
+}  // namespace
+
+Result<Fate> decide_fate(std::span<const StepReport> reports) {
+  PLIANT_CHECK(!reports.empty(), "a view has members");
+  Fate fate;
+  for (size_t rank = 0; rank < reports.size(); ++rank)
+    if (reports[rank].has_state == StepReport::kState)
+      fate.with_state.push_back(static_cast<Rank>(rank));
+  // A job begins with the state of its first member.
+  for (size_t rank = 0; rank < reports.size() && fate.with_state.empty(); ++rank)
+    if (reports[rank].has_state == StepReport::kFresh)
+      fate.with_state.push_back(static_cast<Rank>(rank));
+  if (fate.with_state.empty())
+    return invalid("the state is lost: all members that had it are gone, and nobody got all of it");
+  for (const Rank rank : fate.with_state) {
+    const StepReport& report = reports[static_cast<size_t>(rank)];
+    if (report.committed > fate.committed || fate.holder < 0) {
+      fate.committed = report.committed;
+      fate.holder = rank;
+    }
+  }
+  for (const Rank rank : fate.with_state) {
+    const StepReport& report = reports[static_cast<size_t>(rank)];
+    if (report.committed + 1 < fate.committed)
+      return invalid(fmt::format(
+          "rank {} has committed step {} and rank {} only step {}: they are not of one job",
+          fate.holder, fate.committed, rank, report.committed));
+    if (report.committed < fate.committed) fate.behind.push_back(rank);
+    if (report.open == fate.committed + 1) {
+      fate.open = report.open;
+      fate.assigned_epoch = std::max(fate.assigned_epoch, report.assigned_epoch);
+    }
+  }
+  if (fate.open != 0) fate.left_behind = common_left_behind(reports, fate.with_state, fate.open);
+  fate.sync_before = fate.committed + (fate.open != 0 ? 2 : 1);
+  return fate;
+}
+
+}  // namespace pliant

@@ -1,0 +1,282 @@
+// The coordinator of an elastic job with workers that speak its messages over real sockets, all in
+// one loop.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "pliant/runtime/coordinator.h"
+
+namespace pliant {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
+
+// What a session does at its end of the line, by hand.
+class FakeWorker final {
+ public:
+  FakeWorker(Loop& loop, const std::string& coordinator, const Message& first) {
+    auto fd = connect_tcp(*parse_endpoint(coordinator));
+    socket_ = std::make_unique<ControlSocket>(
+        loop, std::move(*fd), ControlSocket::State::kConnecting, kControlBytesMax,
+        ControlSocket::Callbacks{[this](const Message& message) { got.push_back(message); },
+                                 [this](const Error&) { closed = true; }});
+    socket_->send(Greeting{kControlVersion, kToken});
+    socket_->send(first);
+  }
+  void send(const Message& message) { socket_->send(message); }
+  template <typename T>
+  const T* last() const {
+    for (auto at = got.rbegin(); at != got.rend(); ++at)
+      if (const T* found = std::get_if<T>(&*at)) return found;
+    return nullptr;
+  }
+  uint32_t epoch() const {
+    const auto* const decided = last<ViewDecided>();
+    return decided == nullptr ? 0 : number(decided->view.epoch);
+  }
+
+  std::vector<Message> got;
+  bool closed = false;
+
+ private:
+  std::unique_ptr<ControlSocket> socket_;
+};
+
+class ElasticCoordinator : public ::testing::Test {
+ protected:
+  ElasticCoordinator() : guard_(loop_) {}
+  static RosterOptions standard() {
+    RosterOptions options;
+    options.hosts = {{"a", 4}};
+    options.initial = 2;
+    options.max = 4;
+    options.heartbeat = 60s;
+    return options;
+  }
+  void start(const RosterOptions& roster, const std::vector<std::byte>& log = {}) {
+    CoordinatorOptions options;
+    options.address = *parse_address("127.0.0.1", 0);
+    options.token = kToken;
+    options.name = "train";
+    options.elastic = roster;
+    options.log = log;
+    Coordinator::Callbacks callbacks;
+    callbacks.on_start = [](const StartWorkers&) {};
+    callbacks.on_signal = [](int) {};
+    callbacks.on_finish = [this](const JobAction::Finish& finish) { finish_ = finish; };
+    callbacks.on_start_worker = [this](uint32_t host, const StartWorker& order) {
+      started_.push_back({host, order.slot, static_cast<uint16_t>(order.incarnation)});
+      return host == 0;
+    };
+    callbacks.on_signal_worker = [](const SignalWorker& signal) { return signal.peer.host == 0; };
+    callbacks.on_news = [this](const JobNews& news) { news_.push_back(news); };
+    callbacks.on_line = [this](const std::string& line) { lines_.push_back(line); };
+    callbacks.on_log = [this](Bytes bytes) { log_.assign(bytes.begin(), bytes.end()); };
+    coordinator_ = std::move(*Coordinator::open(loop_, std::move(options), std::move(callbacks)));
+    coordinator_->tell(AgentReady{0, "127.0.0.1", 1, 0, ""});
+  }
+  static Member member(PeerId peer) {
+    return {.id = peer,
+            .pid = 100 + peer.slot,
+            .host = "a",
+            .address = "127.0.0.1",
+            .port = 1,
+            .local_name = ""};
+  }
+  FakeWorker& join(PeerId peer, uint32_t epoch = 0) {
+    workers_[peer] =
+        std::make_unique<FakeWorker>(loop_, coordinator_->endpoint(), Join{member(peer), epoch});
+    return *workers_[peer];
+  }
+  template <typename Done>
+  void turn_until(Done done) {
+    const Instant deadline = now() + 60s;
+    while (!done() && now() < deadline) {
+      for (const PeerId peer : beating_) workers_.at(peer)->send(Alive{});
+      loop_.unlock();
+      loop_.wait(beating_.empty() ? deadline - now() : Duration(5ms));
+      loop_.lock();
+      loop_.turn();
+    }
+    ASSERT_TRUE(done());
+  }
+  // Brings the job to its first view.
+  void run(const RosterOptions& roster) {
+    start(roster);
+    turn_until([&] { return started_.size() == roster.initial; });
+    for (const PeerId peer : std::vector(started_)) join(peer);
+    turn_until([&] { return all_have(1); });
+  }
+  bool all_have(uint32_t epoch) const {
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [&](const auto& entry) { return entry.second->epoch() == epoch; });
+  }
+
+  Loop loop_;
+  std::lock_guard<Loop> guard_;
+  std::vector<PeerId> started_;
+  std::map<PeerId, std::unique_ptr<FakeWorker>> workers_;
+  std::vector<PeerId> beating_;
+  std::vector<JobNews> news_;
+  std::vector<std::string> lines_;
+  std::vector<std::byte> log_;
+  std::optional<JobAction::Finish> finish_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+TEST_F(ElasticCoordinator, NewcomerMeetsAndJoins) {
+  run(standard());
+  ASSERT_TRUE(coordinator_->wish(JobWish::Resize{3}).ok());
+  turn_until([&] { return started_.size() == 3; });
+  const PeerId third = started_[2];
+  FakeWorker& newcomer = join(third);
+  turn_until([&] { return newcomer.last<Meet>() != nullptr; });
+  EXPECT_EQ(newcomer.last<Meet>()->members.size(), 2u);
+  turn_until([&] { return workers_.at(started_[0])->last<Meet>() != nullptr; });
+  EXPECT_EQ(workers_.at(started_[0])->last<Meet>()->members, std::vector{member(third)});
+  newcomer.send(Met{{started_[0], started_[1]}});
+  turn_until([&] { return all_have(2); });
+  EXPECT_EQ(newcomer.last<ViewDecided>()->view.size(), 3);
+
+  const auto status = coordinator_->status();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->name, "train");
+  EXPECT_EQ(status->state, "running");
+  EXPECT_EQ(status->epoch, 2u);
+  EXPECT_EQ(status->target, 3u);
+  EXPECT_EQ(status->max, 4u);
+  ASSERT_EQ(status->members.size(), 3u);
+  EXPECT_EQ(status->members[2].member, member(third));
+  EXPECT_EQ(status->members[2].rank, 2);
+}
+
+TEST_F(ElasticCoordinator, DeathsOfOneMomentMakeOneView) {
+  RosterOptions options = standard();
+  options.initial = 4;
+  run(options);
+  for (const size_t i : {1u, 2u}) {
+    coordinator_->tell(WorkerDied{started_[i]});
+    workers_.erase(started_[i]);
+  }
+  turn_until([&] { return all_have(2); });
+  const ViewDecided& decided = *workers_.at(started_[0])->last<ViewDecided>();
+  EXPECT_EQ(decided.view.size(), 2);
+  ASSERT_EQ(decided.gone.size(), 2u);
+  EXPECT_TRUE(decided.gone[0].ended);
+  for (const size_t i : {1u, 2u}) coordinator_->tell(WorkerExited{started_[i], 100, 137, 9, ""});
+  workers_.at(started_[0])->send(Recovered{.epoch = 2, .step = 5, .agree_ns = 1'000'000});
+  turn_until([&] { return !lines_.empty(); });
+  EXPECT_EQ(lines_[0],
+            "rank 1 (host a, pid 101) was killed by signal 9 (Killed), rank 2 (host a, pid 102) "
+            "was killed by signal 9 (Killed): 2 members go on, epoch 2; agree 1.00 ms");
+  EXPECT_EQ(coordinator_->status()->step, 5u);
+}
+
+TEST_F(ElasticCoordinator, SilentMemberIsOutAndToldSo) {
+  RosterOptions options = standard();
+  options.initial = 3;
+  options.heartbeat = 200ms;
+  start(options);
+  turn_until([&] { return started_.size() == 3; });
+  for (const PeerId peer : std::vector(started_)) {
+    join(peer);
+    beating_.push_back(peer);
+  }
+  turn_until([&] { return all_have(1); });
+  const PeerId stopped = started_[1];
+  std::erase(beating_, stopped);
+  FakeWorker& silent = *workers_.at(stopped);
+  turn_until(
+      [&] { return workers_.at(started_[0])->epoch() == 2 && silent.last<Refused>() != nullptr; });
+  const ViewDecided& decided = *workers_.at(started_[0])->last<ViewDecided>();
+  ASSERT_EQ(decided.gone.size(), 1u);
+  EXPECT_EQ(decided.gone[0].peer, stopped);
+  EXPECT_FALSE(decided.gone[0].ended);
+  EXPECT_EQ(silent.last<Refused>()->code, Code::kStaleEpoch);
+  // It comes back and hears the same.
+  FakeWorker& again = join(stopped, 1);
+  turn_until([&] { return again.last<Refused>() != nullptr; });
+}
+
+TEST_F(ElasticCoordinator, ClosedConnectionIsALoss) {
+  run(standard());
+  workers_.erase(started_[0]);
+  turn_until([&] { return all_have(2); });
+  EXPECT_EQ(workers_.at(started_[1])->last<ViewDecided>()->view.size(), 1);
+}
+
+TEST_F(ElasticCoordinator, NextCoordinatorGoesOnFromTheLog) {
+  run(standard());
+  ASSERT_TRUE(coordinator_->wish(JobWish::Resize{3}).ok());
+  turn_until([&] { return started_.size() == 3; });
+  const std::vector<std::byte> log = log_;
+  coordinator_.reset();
+  workers_.clear();
+  start(standard(), log);
+  for (const size_t i : {0u, 1u}) join(started_[i], 1);
+  FakeWorker& newcomer = join(started_[2]);
+  turn_until([&] { return newcomer.last<Meet>() != nullptr; });
+  newcomer.send(Met{{started_[0], started_[1]}});
+  turn_until([&] { return all_have(2); });
+  EXPECT_EQ(started_.size(), 3u);
+  EXPECT_EQ(coordinator_->status()->members.size(), 3u);
+}
+
+TEST_F(ElasticCoordinator, AgentOfAnotherHostGetsItsOrders) {
+  RosterOptions options = standard();
+  options.hosts = {{"a", 1}, {"b", 1}};
+  options.max = 2;
+  start(options);
+  FakeWorker agent(loop_, coordinator_->endpoint(), AgentReady{1, "127.0.0.1", 1, 0, ""});
+  turn_until([&] { return agent.last<StartWorker>() != nullptr; });
+  EXPECT_EQ(*agent.last<StartWorker>(), (StartWorker{0, 1, 1}));
+  join({0, 0, 1});
+  join({1, 0, 1});
+  turn_until([&] { return all_have(1); });
+  agent.send(Notice{1, Notice::kWholeHost, "soon gone"});
+  turn_until([&] { return all_have(2); });
+  const Departure gone = workers_.at({1, 0, 1})->last<ViewDecided>()->gone.at(0);
+  EXPECT_EQ(gone.peer, (PeerId{1, 0, 1}));
+  EXPECT_TRUE(gone.planned);
+}
+
+TEST_F(ElasticCoordinator, NewsAreNumberedAndTheEndIsOneOfThem) {
+  run(standard());
+  for (const PeerId peer : started_) workers_.at(peer)->send(Leave{});
+  turn_until([&] { return coordinator_->status()->target == 0; });
+  for (const PeerId peer : started_) coordinator_->tell(WorkerExited{peer, 1, 0, 0, ""});
+  turn_until([&] { return finish_.has_value(); });
+  EXPECT_EQ(finish_->exit_code, 0);
+  for (size_t i = 0; i < news_.size(); ++i) EXPECT_EQ(news_[i].sequence, i + 1);
+  EXPECT_EQ(news_.back().kind, "finish");
+  EXPECT_EQ(coordinator_->status()->state, "finished");
+}
+
+TEST_F(ElasticCoordinator, WishesThatCannotBeGrantedAreExplained) {
+  run(standard());
+  EXPECT_EQ(coordinator_->wish(JobWish::Resize{5}).code(), Code::kInvalid);
+  EXPECT_EQ(coordinator_->wish(JobWish::DrainHost{"x"}).error().message, "the job has no host 'x'");
+  EXPECT_FALSE(coordinator_->wish(JobWish::DrainPeer{{0, 3, 1}}).ok());
+  EXPECT_TRUE(coordinator_->wish(JobWish::DrainPeer{started_[0]}).ok());
+  turn_until([&] { return all_have(2); });
+}
+
+TEST(FixedCoordinator, HasNeitherStatusNorWishes) {
+  Loop loop;
+  const std::lock_guard guard(loop);
+  CoordinatorOptions options;
+  options.address = *parse_address("127.0.0.1", 0);
+  options.workers = {{{.host = 0, .slot = 0, .incarnation = 1}, "a"}};
+  const auto coordinator = std::move(*Coordinator::open(loop, std::move(options), {}));
+  EXPECT_FALSE(coordinator->status().ok());
+  EXPECT_FALSE(coordinator->wish(JobWish::Resize{2}).ok());
+}
+
+}  // namespace
+}  // namespace pliant

@@ -1,0 +1,184 @@
+#include "pliant/runtime/job_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "pliant/transport/socket.h"
+
+namespace pliant {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr size_t kFileBytesMax = size_t{64} << 10;
+constexpr const char* kEnding = ".json";
+
+// When a process started, in ticks since boot: a pid alone may be another process's by now.
+std::optional<uint64_t> start_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(')');  // the name itself may hold anything
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string state;
+  fields >> state;
+  if (state == "Z" || state == "X") return std::nullopt;
+  std::string word;
+  constexpr int kFieldsToStart = 19;  // state is field 3, the start is field 22
+  for (int i = 0; i < kFieldsToStart; ++i) fields >> word;
+  uint64_t start = 0;
+  const auto read = std::from_chars(word.data(), word.data() + word.size(), start);
+  if (read.ec != std::errc{}) return std::nullopt;
+  return start;
+}
+
+// Makes the folder and those above it, the last for us alone.
+Status make_folder(const std::string& folder) {
+  for (size_t slash = folder.find('/', 1); slash != std::string::npos;
+       slash = folder.find('/', slash + 1))
+    mkdir(folder.substr(0, slash).c_str(), 0755);
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    return system_error("cannot make the folder " + folder);
+  struct stat about {};
+  if (lstat(folder.c_str(), &about) != 0) return system_error("cannot look at " + folder);
+  // The files hold tokens: nobody else may read them or put others in their place.
+  if (!S_ISDIR(about.st_mode) || about.st_uid != geteuid() || (about.st_mode & 0077) != 0)
+    return invalid(fmt::format("{} must be a folder of your own with mode 0700", folder));
+  return {};
+}
+
+struct Stored {
+  JobEntry entry;
+  uint64_t start = 0;
+};
+
+std::string encoded(const Stored& stored) {
+  const nlohmann::ordered_json object = {
+      {"version", kVersion},         {"job", stored.entry.job}, {"endpoint", stored.entry.endpoint},
+      {"token", stored.entry.token}, {"pid", stored.entry.pid}, {"start", stored.start}};
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::optional<Stored> decoded(const std::string& text) {
+  const auto object = nlohmann::json::parse(text, nullptr, false);
+  if (!object.is_object()) return std::nullopt;
+  for (const char* name : {"version", "pid", "start"}) {
+    if (!object.contains(name) || !object[name].is_number_unsigned()) return std::nullopt;
+  }
+  for (const char* name : {"job", "endpoint", "token"}) {
+    if (!object.contains(name) || !object[name].is_string()) return std::nullopt;
+  }
+  if (object["version"] != kVersion) return std::nullopt;
+  return Stored{{object["job"], object["endpoint"], object["token"], object["pid"].get<pid_t>()},
+                object["start"].get<uint64_t>()};
+}
+
+// Only what is ours alone is believed: a stranger's endpoint would be told our wishes.
+std::optional<Stored> read_stored(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat about {};
+  if (!file.valid() || fstat(file.get(), &about) != 0) return std::nullopt;
+  if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() || (about.st_mode & 0077) != 0 ||
+      static_cast<size_t>(about.st_size) > kFileBytesMax)
+    return std::nullopt;
+  std::string text(static_cast<size_t>(about.st_size), '\0');
+  const ssize_t count = pread(file.get(), text.data(), text.size(), 0);
+  if (count != std::ssize(text)) return std::nullopt;
+  return decoded(text);
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".new";
+  unlink(temporary.c_str());
+  Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return system_error("cannot create " + temporary);
+  Status status;
+  if (::write(file.get(), text.data(), text.size()) != std::ssize(text))
+    status = system_error("cannot write " + temporary);
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+    status = system_error("cannot rename " + temporary);
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
+}
+
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> paths;
+  DIR* const open_folder = opendir(folder.c_str());
+  if (open_folder == nullptr) return paths;
+  while (const dirent* const item = readdir(open_folder)) {
+    const std::string name = item->d_name;
+    if (name.ends_with(kEnding)) paths.push_back(folder + "/" + name);
+  }
+  closedir(open_folder);
+  return paths;
+}
+
+std::string names_of(const std::vector<JobEntry>& jobs) {
+  std::string text;
+  for (const JobEntry& entry : jobs)
+    text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", entry.job, entry.pid);
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> job_folder(const std::string& runtime_directory, const std::string& home) {
+  if (runtime_directory.starts_with('/')) return runtime_directory + "/pliant";
+  if (home.starts_with('/')) return home + "/.cache/pliant/jobs";
+  return invalid("neither XDG_RUNTIME_DIR nor HOME names a folder");
+}
+
+Result<std::unique_ptr<JobFile>> JobFile::write(const std::string& folder, const JobEntry& entry) {
+  PLIANT_TRY(make_folder(folder));
+  const auto start = start_of(entry.pid);
+  if (!start) return invalid(fmt::format("there is no process with pid {}", entry.pid));
+  const std::string path = fmt::format("{}/{}{}", folder, entry.pid, kEnding);
+  PLIANT_TRY(write_file(path, encoded({entry, *start})));
+  return std::unique_ptr<JobFile>(new JobFile(path));
+}
+
+JobFile::~JobFile() { unlink(path_.c_str()); }
+
+std::vector<JobEntry> JobFile::list(const std::string& folder) {
+  std::vector<JobEntry> jobs;
+  for (const std::string& path : files_in(folder)) {
+    const auto stored = read_stored(path);
+    if (!stored) continue;
+    if (start_of(stored->entry.pid) == stored->start) {
+      jobs.push_back(stored->entry);
+    } else {
+      unlink(path.c_str());
+    }
+  }
+  std::ranges::sort(jobs, {}, &JobEntry::pid);
+  return jobs;
+}
+
+Result<JobEntry> JobFile::find(const std::string& folder, const std::string& name) {
+  const std::vector<JobEntry> jobs = list(folder);
+  if (jobs.empty()) return invalid("no job of yours is running on this machine");
+  std::vector<JobEntry> fitting;
+  for (const JobEntry& entry : jobs) {
+    if (name.empty() || entry.job == name || std::to_string(entry.pid) == name)
+      fitting.push_back(entry);
+  }
+  if (fitting.size() == 1) return fitting[0];
+  if (fitting.empty())
+    return invalid(fmt::format("no job '{}' is running; there is {}", name, names_of(jobs)));
+  return invalid(fmt::format("which job? choose by name or pid with --job: {}", names_of(fitting)));
+}
+
+}  // namespace pliant

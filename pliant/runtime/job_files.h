@@ -1,0 +1,54 @@
+// How commands find the jobs that run on this machine: each launcher keeps a small private file
+// that says where its job's HTTP interface is, and with which token it is asked.
+//
+// The folder is the user's alone (mode 0700), the files too (0600). A launcher that was killed
+// leaves its file behind; whoever lists jobs next ignores and removes it. Any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pliant/base/result.h"
+
+namespace pliant {
+
+struct JobEntry {
+  std::string job;       // its name; several jobs may have the same
+  std::string endpoint;  // "127.0.0.1:4711" of the HTTP interface
+  std::string token;
+  pid_t pid = 0;  // of the launcher
+
+  bool operator==(const JobEntry&) const = default;
+};
+
+// RUNTIME_DIRECTORY/pliant if that is given, HOME/.cache/pliant/jobs otherwise.
+Result<std::string> job_folder(const std::string& runtime_directory, const std::string& home);
+
+// The file of a running job, for as long as this exists.
+class JobFile final {
+ public:
+  // Makes the folder if need be; refuses one that others may write to. The process with entry.pid
+  // must run. A file of the same pid is replaced.
+  static Result<std::unique_ptr<JobFile>> write(const std::string& folder, const JobEntry& entry);
+  ~JobFile();
+  JobFile(const JobFile&) = delete;
+  JobFile& operator=(const JobFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // The jobs whose launchers run, by pid. No folder, no jobs. Stale files are removed; what cannot
+  // be read is passed over.
+  static std::vector<JobEntry> list(const std::string& folder);
+  // The job of this name or, if it is a number, with this launcher; with an empty name, the only
+  // one. None or several are an error that says what there is.
+  static Result<JobEntry> find(const std::string& folder, const std::string& name);
+
+ private:
+  explicit JobFile(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
+}  // namespace pliant

@@ -1,0 +1,58 @@
+// What the protocol of steps (steps.h) stands on: operations, views and time. An Engine in a worker;
+// a simulated member in the simulator. Called by the training thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <vector>
+
+#include "pliant/base/time.h"
+#include "pliant/collective/group.h"
+#include "pliant/collective/operation.h"
+#include "pliant/membership/departure.h"
+#include "pliant/membership/view.h"
+#include "pliant/runtime/control.h"
+
+namespace pliant {
+
+struct ViewChange {
+  View view;
+  std::vector<Departure> gone;  // since the view that was installed before
+};
+
+class StepGround {
+ public:
+  virtual ~StepGround() = default;
+
+  // The installed view, and all its members as a group.
+  virtual const View& view() const = 0;
+  virtual const Group& world() const = 0;
+
+  // Operations of the installed view. All end with kStaleEpoch when a newer one is decided.
+  virtual Status run(const Operation& operation, const Group& group, const std::byte** result) = 0;
+  virtual void start(const Operation& operation, const Group& group,
+                     std::function<void(const Status&, const std::byte* result)> done) = 0;
+  virtual void wait(const std::atomic<bool>& done) = 0;
+
+  // True if a view was decided that is not installed.
+  virtual bool newer_view() const = 0;
+  // Waits for one and returns the newest; an error if none comes in time, or kCancelled if the
+  // coordinator has let go of this member.
+  virtual Result<ViewChange> await_view() = 0;
+  // Nothing of older views counts from here on. No operation may be in flight.
+  virtual void install(const ViewChange& change) = 0;
+
+  // What a dead member of this host gave to the newest call of an operation; null if nothing.
+  virtual const std::byte* handed_in(PeerId peer, const Operation& operation,
+                                     const Group& group) = 0;
+  // Progress, Proposal or Recovered, for the coordinator.
+  virtual void tell(const Message& message) = 0;
+  virtual Instant time() const = 0;
+  // True if this process may have been taken for lost: it was stopped for a while. A newer view, if
+  // there is one, is known when it returns.
+  virtual bool overslept() { return false; }
+  // True if this worker is not in any view yet: await_view() says that it is ready for one.
+  virtual bool candidate() const { return false; }
+};
+
+}  // namespace pliant

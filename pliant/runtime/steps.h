@@ -1,0 +1,177 @@
+// Steps: the training loop's side of elastic membership. A step ends committed by every member of
+// the next view or by none; members that commit it hold the same bits.
+//
+// No message is spent on this while nothing happens: a member commits when its own operations have
+// completed, and keeps their results until the next step's first operation has completed, which
+// proves that everybody has them. When the view changes, the members of the new one exchange
+// reports (membership/fate.h) and either hand the results on or run the step again from the inputs,
+// which stay untouched until the commit. New members get the registered state between two steps.
+//
+// Owned by a Session; called by one thread, the one that trains.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pliant/data/sampler.h"
+#include "pliant/membership/fate.h"
+#include "pliant/runtime/session.h"
+#include "pliant/runtime/step_ground.h"
+
+namespace pliant {
+
+class Steps final {
+ public:
+  struct Options {
+    bool elastic = false;                // false: the view never changes
+    std::vector<uint64_t> report_steps;  // steps whose commit is told at once
+    // What all members must know alike besides the state: packed by one, adopted by newcomers.
+    std::function<std::vector<std::byte>()> settings;
+    std::function<Status(Bytes)> adopt_settings;
+  };
+
+  Steps(StepGround& ground, PeerId self, Options options);
+
+  // Memory that is equal on all members after each commit, once the caller has applied the step.
+  // Before the first begin(); the same names, sizes and types on all members.
+  Status register_state(std::string_view name, std::span<std::byte> memory, DType dtype);
+  // Deals out samples to the members; its position is part of the state.
+  Status use_sampler(const SamplerOptions& options);
+
+  // Opens the next step. False: this member is not part of the job any more, or all samples of all
+  // epochs are consumed; an error ends the training.
+  Result<bool> begin();
+  uint64_t step_number() const { return open_ ? open_->number : committed_; }
+  // The numbers of this member's samples in the open step.
+  const std::vector<uint64_t>& samples() const { return samples_; }
+
+  // Hands an input in. It must not change before commit() has returned. If `output` is not null,
+  // commit() copies the result there.
+  Status all_reduce(std::string_view name, const void* input, void* output, size_t count,
+                    DType dtype, Op op);
+  // Completes the step. An error other than kCancelled (this member is out) ends the training.
+  Status commit();
+
+  // Of the last committed step: valid until the next commit() begins.
+  Result<std::span<const std::byte>> result(std::string_view name) const;
+  // Its members, the dead ones whose inputs counted included, and what they contributed.
+  int contributors() const { return contributor_count_; }
+  uint64_t contributed_samples() const { return contributed_samples_; }
+  // The numbers of all samples in the last committed step, member by member.
+  std::vector<uint64_t> committed_samples() const;
+  const StepTimes& last_change() const { return times_; }
+  uint64_t committed() const { return committed_; }
+
+ private:
+  struct Pending {
+    std::atomic<bool> done = false;
+    Status status;
+    const std::byte* result = nullptr;
+  };
+  struct Call {
+    std::string name;
+    Operation operation;  // its name points here
+    void* copy_to = nullptr;
+    const std::byte* result = nullptr;
+    // Where a result goes that is not shared on the host; never touched otherwise.
+    std::unique_ptr<std::byte[]> own_result;
+    size_t own_bytes = 0;
+    std::shared_ptr<Pending> pending;  // started and not waited for
+    bool started = false;              // in the installed view
+  };
+  // The calls of a step. Its slots are used again by the step after the next: steps repeat
+  // themselves, and the results of the last one must stay.
+  struct Calls {
+    std::deque<Call> slots;
+    size_t count = 0;
+
+    Call& at(size_t index) { return slots[index]; }
+    const Call& at(size_t index) const { return slots[index]; }
+  };
+  struct Open {
+    uint64_t number = 0;
+    uint32_t assigned_epoch = 0;
+    Draw draw;
+    std::vector<PeerId> dealt_to;  // the members of the draw
+    bool rolled_forward = false;
+  };
+  struct State {
+    std::string name;
+    std::span<std::byte> memory;
+    DType dtype = DType::kU8;
+  };
+
+  // Follows the views until one is installed and agreed on. The first time there is one already.
+  Status change_view();
+  void find_left_behind(const std::vector<Departure>& gone);
+  Result<Fate> exchange_reports();
+  Status follow(const Fate& fate);
+  Status roll_forward(const Fate& fate);
+  void touch_state();
+  Status give_state();
+  Status exchange_manifest(bool has_state, Rank root);
+  Status move_state(bool has_state, const std::vector<Rank>& sources);
+  std::vector<std::byte> manifest() const;
+  Status take_manifest(Bytes bytes);
+
+  void deal_samples();
+  Status run_calls();
+  void start_call(Call& call);
+  Status wait_for_calls();
+  void prepare_call(Call& call);
+  void finish_step();
+  void skip_samples_of_open_step();
+  void tell_progress();
+  void note_contributors();
+  Calls& open_calls() { return calls_[open_->number % 2]; }
+  const Calls& kept_calls() const { return calls_[committed_ % 2]; }
+
+  StepGround& ground_;
+  const PeerId self_;
+  const Options options_;
+  std::vector<State> states_;
+  std::optional<Sampler> sampler_;
+
+  bool agreed_ = false;  // on the installed view
+  bool repair_ = false;  // the installed view cannot work any more
+  bool has_state_ = false;
+  bool spoiled_ =
+      false;  // the state was begun to be received: what was there is not whole any more
+  uint64_t committed_ = 0;
+  std::optional<Open> open_;
+  Calls calls_[2];  // by the parity of the step: the open one's, and those of the one before it
+  std::vector<uint64_t> samples_;
+
+  Group active_;                    // the members with state
+  std::vector<Rank> active_ranks_;  // the same, in the view
+  bool newcomers_ = false;          // members without state are waiting for it
+  uint64_t sync_before_ = 0;        // they get it before this step
+  uint32_t inherited_epoch_ = 0;    // the samples of inherited_step_ were dealt out by this view
+  uint64_t inherited_step_ = 0;     // that others have begun already
+  std::map<uint32_t, std::vector<PeerId>> members_of_;  // of the last views
+  // Dead members that had handed everything in: their inputs, by name.
+  using Inputs = std::map<std::string, const std::byte*, std::less<>>;
+  std::map<PeerId, Inputs> candidates_;
+  std::vector<PeerId> left_behind_;  // those whose inputs count
+  std::map<std::string, std::vector<const std::byte*>, std::less<>> left_inputs_;
+
+  bool contributors_known_ = false;
+  std::vector<char> contributed_;  // by the newest step's draw
+  Draw last_draw_;
+  int contributor_count_ = 0;
+  uint64_t contributed_samples_ = 0;
+  uint64_t samples_total_ = 0;
+  StepTimes times_;
+  std::optional<Instant> change_began_;
+  std::optional<Instant> redo_began_;
+  Instant last_progress_{};
+};
+
+}  // namespace pliant

@@ -1,0 +1,30 @@
+// The decoder of a sampler's state: whatever the bytes, it returns; what it accepts has one
+// encoding and is the beginning of a step that can be committed.
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "pliant/base/check.h"
+#include "pliant/data/sampler.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pliant;
+  const Bytes bytes = std::as_bytes(std::span(data, size));
+  const auto state = decode_sampler_state(bytes);
+  if (!state) return 0;
+  PLIANT_CHECK(std::ranges::equal(encode(*state), bytes), "a state has one encoding");
+  // The smallest dataset that has the cursor, or a larger one.
+  const uint64_t samples = std::max<uint64_t>(state->cursor + (size % 2), 1);
+  auto sampler = Sampler::make({.samples = samples, .global_batch = 7, .epochs = 0}, *state);
+  if (!sampler) return 0;
+  const bool contributed[] = {true, false, true};
+  const uint64_t consumed = state->consumed_in_epoch();
+  const Draw draw = sampler->draw(3);
+  PLIANT_CHECK(draw.samples() == std::min<uint64_t>(7, samples - consumed), "a draw is full");
+  sampler->commit(draw, contributed);
+  const uint64_t after = consumed + contributed_samples(draw, contributed);
+  PLIANT_CHECK(after == samples ? sampler->state().epoch == state->epoch + 1
+                                : sampler->state().consumed_in_epoch() == after,
+               "what was contributed is consumed");
+  return 0;
+}
