@@ -9,6 +9,7 @@
 #include "cli/chaos.h"
 #include "cli/chaos_worker.h"
 #include "cli/completion.h"
+#include "cli/coordinator.h"
 #include "cli/drain.h"
 #include "cli/events.h"
 #include "cli/resize.h"
@@ -44,6 +45,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   pliant::cli::add_run(app, exit_code);
   pliant::cli::add_agent(app, exit_code);
+  pliant::cli::add_coordinator(app, exit_code);
   pliant::cli::add_completion(app, exit_code);
   pliant::cli::add_bench(app, exit_code);
   pliant::cli::add_sim(app, exit_code);

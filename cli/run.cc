@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/job_client.h"
 #include "pliant/base/log.h"
 #include "pliant/base/result.h"
 #include "pliant/collective/strategy.h"
@@ -61,6 +63,8 @@ struct RunArguments {
   std::string launcher;
   std::string address;
   std::string agent_program;
+  std::string job;
+  std::string control;
   std::string log_directory;
   bool no_prefix = false;
   bool quiet = false;
@@ -162,6 +166,27 @@ Result<std::optional<ElasticOptions>> elastic_options(const RunArguments& argume
   return std::optional(options);
 }
 
+// What people call the job, and where they reach it.
+Status name_job(const RunArguments& arguments, LaunchOptions& options) {
+  options.name = arguments.job;
+  if (options.name.empty()) {
+    const auto program = std::filesystem::path(options.command[0]).filename().string();
+    options.name = fmt::format("{}-{}", program, getpid());
+  }
+  options.control.emplace();
+  if (!arguments.control.empty()) {
+    if (const auto address = parse_endpoint(arguments.control); !address)
+      return named("--control", address.error());
+    options.control->endpoint = arguments.control;
+  }
+  if (const auto folder = job_folder_here(); folder) {
+    options.control->folder = *folder;
+  } else {
+    log(LogLevel::kWarning, "`pliant status` will not find this job: " + folder.error().message);
+  }
+  return {};
+}
+
 Result<LaunchOptions> launch_options(const RunArguments& arguments) {
   LaunchOptions options;
   if (arguments.command.empty())
@@ -193,6 +218,8 @@ Result<LaunchOptions> launch_options(const RunArguments& arguments) {
   if (!arguments.launcher.empty()) options.launcher = arguments.launcher;
   options.agent_program = arguments.agent_program;
   options.command = arguments.command;
+  options.verbose = arguments.verbose;
+  PLIANT_TRY(name_job(arguments, options));
   return options;
 }
 
@@ -274,6 +301,10 @@ void add_run(CLI::App& app, int& exit_code) {
                       "Elastic: sizes from given steps on, as in 2@0,4@100");
   run_app->add_option("--heartbeat", arguments->heartbeat,
                       "Elastic: a member that is silent for so long is lost (default: 2s)");
+  run_app->add_option("--job", arguments->job,
+                      "Name of the job for status, resize and so on (default: PROGRAM-PID)");
+  run_app->add_option("--control", arguments->control,
+                      "ADDRESS:PORT of the job's HTTP interface (default: a free one on loopback)");
   run_app
       ->add_option("--env", arguments->environment,
                    "NAME=VALUE for the workers; NAME alone passes on its value here")

@@ -24,11 +24,10 @@ constexpr const char* kExplanation = R"(Examples:
   pliant sim --scale 10000                what a change of the view costs the coordinator
 
 The production code of membership, steps, sampler and collectives runs over a simulated clock and
-network, on one thread. The seed draws the job, the latencies and the faults. Exit code 0: no promise
-was broken; 1: one was, and the command that shows it again is printed.
-The JSON object has: histories, steps, commits, deliveries, views, faults (by kind), ends (of training
-loops, by reason), violations (by
-promise), failed_seeds.)";
+network, on one thread. The seed draws the job, the latencies and the faults. Exit code 0: no
+promise was broken; 1: one was, and the command that shows it again is printed.
+The JSON object has: histories, steps, commits, deliveries, views, faults (by kind), ends (of
+training loops, by reason), violations (by promise), failed_seeds.)";
 
 struct Arguments {
   uint64_t seed = 1;
@@ -125,11 +124,12 @@ int simulate(const Arguments& arguments) {
     std::string ends;
     for (const auto& [reason, count] : result.ends) ends += fmt::format(" {} {}", reason, count);
     for (const auto& [kind, count] : result.faults) faults += fmt::format(" {} {}", kind, count);
-    fmt::print("{} histories, {} steps committed {} times, {} views, {} deliveries, {:.1f} s ({:.2f} "
-               "ms a history)\nfaults:{}\nends of training loops:{}\n{} histories broke a promise\n",
-               result.histories, result.steps, result.commits, result.epochs, result.deliveries,
-               time, 1e3 * time / static_cast<double>(result.histories),
-               faults.empty() ? " none" : faults, ends.empty() ? " none" : ends, result.failed_seeds.size());
+    fmt::print(
+        "{} histories, {} steps committed {} times, {} views, {} deliveries, {:.1f} s ({:.2f} "
+        "ms a history)\nfaults:{}\nends of training loops:{}\n{} histories broke a promise\n",
+        result.histories, result.steps, result.commits, result.epochs, result.deliveries, time,
+        1e3 * time / static_cast<double>(result.histories), faults.empty() ? " none" : faults,
+        ends.empty() ? " none" : ends, result.failed_seeds.size());
   }
   return result.failed_seeds.empty() ? 0 : 1;
 }

@@ -4,9 +4,9 @@ namespace pliant {
 namespace {
 
 constexpr Defect kAll[] = {
-    Defect::kLocalCommit,   Defect::kNoEpochFence,    Defect::kRankReuse,
-    Defect::kCursorOnAbort, Defect::kLateWrite,       Defect::kLostWakeUp,
-    Defect::kViewTwice,     Defect::kChecksumSkipped, Defect::kRollForwardSkipped,
+    Defect::kLocalCommit,     Defect::kNoEpochFence,    Defect::kRankReuse,
+    Defect::kCursorOnAbort,   Defect::kLateWrite,       Defect::kLostWakeUp,
+    Defect::kViewTwice,       Defect::kChecksumSkipped, Defect::kRollForwardSkipped,
     Defect::kDeadSamplesKept,
 };
 

@@ -55,6 +55,25 @@ INSTANTIATE_TEST_SUITE_P(Strategies, Deadlines,
                          testing::Values("direct", "star", "ring", "clique", "binary_tree",
                                          "exchange", "hierarchical:ring"));
 
+// Nothing goes from rank 0 to rank 1, which asks after the others like everybody: rank 0 has all
+// it waits for, and cannot get rid of what it has to give.
+TEST(Deadline, NamesTheRankThatDoesNotTakeItsData) {
+  for (const char* const strategy : {"star", "clique", "exchange"}) {
+    TestCluster cluster({.hosts = {0, 1}, .plan = plan_of(strategy), .shared_memory = false});
+    cluster.network().hold(cluster.peer(0), cluster.peer(1));
+    TestCall call(cluster, {.count = 30}, "name");
+    call.begin();
+    for (int i = 0; i < 110; ++i) {
+      cluster.run_until([&] { return call.done(); });
+      cluster.pass(std::chrono::milliseconds(100));
+    }
+    call.release();
+    ASSERT_FALSE(call.status(0).ok()) << strategy;
+    EXPECT_EQ(call.status(0).error().peer, cluster.peer(1)) << call.status(0).error().message;
+    cluster.network().release(cluster.peer(0), cluster.peer(1));
+  }
+}
+
 // A rank that made its call and then stopped does not answer; those that wait like us do.
 TEST(Deadline, NamesTheRankThatFellSilent) {
   for (const auto& [hosts, strategy] :

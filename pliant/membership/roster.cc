@@ -28,6 +28,26 @@ void Roster::on(const RosterEvent::HostReady& event, Instant) {
   if (places_.known(event.host)) places_.open(event.host);
 }
 
+void Roster::on(const RosterEvent::HostRuns& event, Instant now) {
+  if (!places_.known(event.host)) return;
+  const std::set<PeerId> running(event.peers.begin(), event.peers.end());
+  std::vector<PeerId> missing;
+  for (const auto& [peer, worker] : workers_)
+    if (peer.host == event.host && !running.contains(peer)) missing.push_back(peer);
+  for (const PeerId peer : missing) {
+    const Worker& worker = workers_.at(peer);
+    if (worker.pid == 0 && !ending_) {
+      // The one before us decided it and died before its order arrived.
+      actions_.push_back(RosterAction::Start{peer, worker.number});
+      continue;
+    }
+    on(RosterEvent::Exited{peer, worker.pid, 1, "ended while the coordinator was away"}, now);
+  }
+  // Given up when its host seemed lost; somebody else may have its place.
+  for (const PeerId peer : running)
+    if (find(peer) == nullptr) actions_.push_back(RosterAction::Signal{peer, SIGKILL});
+}
+
 void Roster::on(const RosterEvent::HostGone& gone, Instant now) {
   if (!places_.known(gone.host)) return;
   places_.close(gone.host);

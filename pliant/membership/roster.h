@@ -51,6 +51,10 @@ struct RosterEvent {
   struct HostReady {
     uint32_t host = 0;
   };
+  struct HostRuns {  // told before HostReady by a host that was there before we were
+    uint32_t host = 0;
+    std::vector<PeerId> peers;
+  };
   struct HostGone {
     uint32_t host = 0;
     std::string reason;
@@ -109,8 +113,9 @@ struct RosterEvent {
   };
   struct Ending {};  // the job ends: nothing is started any more, and nobody is too few
   struct Tick {};    // time has passed
-  using Any = std::variant<HostReady, HostGone, Joined, Met, Alive, Left, Disconnected, Died,
-                           Exited, Suspected, Progress, Proposal, Recovered, Notice, Ending, Tick>;
+  using Any =
+      std::variant<HostReady, HostRuns, HostGone, Joined, Met, Alive, Left, Disconnected, Died,
+                   Exited, Suspected, Progress, Proposal, Recovered, Notice, Ending, Tick>;
 };
 
 // What to do about it, in this order.
@@ -237,6 +242,7 @@ class Roster final {
   };
 
   void on(const RosterEvent::HostReady& event, Instant now);
+  void on(const RosterEvent::HostRuns& event, Instant now);
   void on(const RosterEvent::HostGone& event, Instant now);
   void on(const RosterEvent::Joined& event, Instant now);
   void on(const RosterEvent::Met& event, Instant now);

@@ -116,7 +116,7 @@ AgentReady Agent::prepare() {
   const auto fail = [&](int exit_code, const std::string& why) {
     ready.exit_code = exit_code;
     ready.problem = fmt::format("host {}: {}", spec_.host_name, why);
-    return ready;
+    return ready_ = ready;
   };
   if (!is_directory(spec_.directory))
     return fail(1, fmt::format("the directory '{}' does not exist", spec_.directory));
@@ -140,10 +140,18 @@ AgentReady Agent::prepare() {
   ready.free_port = find_free_port(spec_.address);
   if (ready.free_port == 0)
     return fail(1, fmt::format("cannot listen on its address {}", spec_.address));
+  return ready_ = ready;
+}
+
+AgentReady Agent::report() const {
+  AgentReady ready = ready_;
+  for (const auto& [slot, running] : children_) ready.running.push_back(running.peer);
+  for (const auto& [slot, end] : ended_) ready.ended.push_back(end);
   return ready;
 }
 
 void Agent::start(const StartWorkers& start) {
+  if (start_) return;
   start_ = start;
   if (spec_.elastic) return;
   for (uint32_t slot = 0; slot < spec_.worker_count; ++slot)
@@ -154,13 +162,16 @@ void Agent::start_worker(const StartWorker& order) {
   const PeerId peer = {.host = spec_.host,
                        .slot = order.slot,
                        .incarnation = static_cast<uint16_t>(order.incarnation)};
+  uint32_t& newest = newest_[order.slot];
+  if (order.incarnation <= newest) return;
+  newest = order.incarnation;
   const Status status = try_start(peer, order);
   if (status.ok()) return;
-  reports_.on_exit({.peer = peer,
-                    .pid = 0,
-                    .exit_code = 126,
-                    .signal = 0,
-                    .problem = "could not be started: " + status.error().message});
+  report_end({.peer = peer,
+              .pid = 0,
+              .exit_code = 126,
+              .signal = 0,
+              .problem = "could not be started: " + status.error().message});
 }
 
 Status Agent::try_start(PeerId peer, const StartWorker& order) {
@@ -171,7 +182,7 @@ Status Agent::try_start(PeerId peer, const StartWorker& order) {
     auto made = LifeLock::make();
     if (!made) return made.error();
     lock.emplace(std::move(*made));
-    options.inherited = lock->fd();
+    options.inherited = {lock->fd()};
     options.environment.push_back(fmt::format("PLIANT_LIFE_FD={}", lock->fd()));
   }
   auto child = Child::start(surroundings_.loop, options,
@@ -190,7 +201,7 @@ Status Agent::try_start(PeerId peer, const StartWorker& order) {
 }
 
 ChildOptions Agent::child_options(const StartWorker& order) const {
-  const auto variables = worker_environment(spec_, start_, order);
+  const auto variables = worker_environment(spec_, start_.value_or(StartWorkers{}), order);
   ChildOptions options;
   options.program = program_;
   options.arguments = spec_.command;
@@ -217,11 +228,16 @@ ChildOptions Agent::child_options(const StartWorker& order) const {
 void Agent::on_end(PeerId peer, const ChildEnd& end) {
   // The child is destroyed here, in its own callback, which it allows.
   children_.erase(peer.slot);
-  reports_.on_exit({.peer = peer,
-                    .pid = end.pid,
-                    .exit_code = end.exit_code,
-                    .signal = end.signal,
-                    .problem = ""});
+  report_end({.peer = peer,
+              .pid = end.pid,
+              .exit_code = end.exit_code,
+              .signal = end.signal,
+              .problem = ""});
+}
+
+void Agent::report_end(const WorkerExited& end) {
+  ended_[end.peer.slot] = end;
+  reports_.on_exit(end);
 }
 
 void Agent::signal_worker(const SignalWorker& order) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,8 +58,11 @@ class Agent final {
 
   // Checks that the workers can be started; the answer goes to the coordinator.
   AgentReady prepare();
-  // All workers; of an elastic job none yet.
+  // The same answer and what became of its workers since, for a coordinator that was away.
+  AgentReady report() const;
+  // All workers; of an elastic job none yet. Only the first call counts.
   void start(const StartWorkers& start);
+  // Nothing if this worker was started already.
   void start_worker(const StartWorker& order);
   // Nothing if it has ended.
   void signal_worker(const SignalWorker& order);
@@ -75,13 +79,17 @@ class Agent final {
   Status try_start(PeerId peer, const StartWorker& order);
   ChildOptions child_options(const StartWorker& order) const;
   void on_end(PeerId peer, const ChildEnd& end);
+  void report_end(const WorkerExited& end);
 
   Surroundings surroundings_;
   const AgentSpec spec_;
   const Reports reports_;
   std::string program_;
-  StartWorkers start_;
-  std::map<uint16_t, Running> children_;  // by slot
+  AgentReady ready_;  // what prepare() said
+  std::optional<StartWorkers> start_;
+  std::map<uint16_t, uint32_t> newest_;     // incarnation of each slot
+  std::map<uint16_t, WorkerExited> ended_;  // the last of each slot
+  std::map<uint16_t, Running> children_;    // by slot
 };
 
 }  // namespace pliant

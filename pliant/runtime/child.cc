@@ -91,8 +91,7 @@ Status Child::spawn(const ChildOptions& options) {
   posix_spawn_file_actions_adddup2(&spawn.actions, error->write.get(), STDERR_FILENO);
   // A duplicate onto itself only clears "close on exec", and only in the child. The number is not
   // one that the child could have from our own parent.
-  if (options.inherited >= 0)
-    posix_spawn_file_actions_adddup2(&spawn.actions, options.inherited, options.inherited);
+  for (const int fd : options.inherited) posix_spawn_file_actions_adddup2(&spawn.actions, fd, fd);
   if (!options.directory.empty())
     posix_spawn_file_actions_addchdir_np(&spawn.actions, options.directory.c_str());
   // We block the signals that we forward and ignore SIGPIPE; the child is to know nothing of that.
@@ -193,6 +192,10 @@ void Child::take(Stream& stream, std::string_view bytes) {
     if (written < 0) return;  // a full disk must not end the job
     bytes.remove_prefix(static_cast<size_t>(written));
   }
+}
+
+void Child::read_now() {
+  for (Stream& stream : streams_) read_rest(stream);
 }
 
 void Child::read_rest(Stream& stream) {

@@ -26,8 +26,8 @@ struct ChildOptions {
   std::string prefix;                    // of each line of its output
   Output* out = nullptr;                 // where its standard output goes; null: nowhere
   Output* error = nullptr;
-  std::string log_file;  // gets both, without prefix; empty: none
-  int inherited = -1;    // a descriptor of ours that it gets under the same number; -1: none
+  std::string log_file;        // gets both, without prefix; empty: none
+  std::vector<int> inherited;  // descriptors of ours that it gets under the same numbers
 };
 
 struct ChildEnd {
@@ -52,6 +52,8 @@ class Child final {
   // all. A child that does not read is no error.
   Status write_input(Bytes bytes) const;
   void close_input() { input_.reset(); }
+  // Passes on what it has written so far without waiting for the loop's next turn.
+  void read_now();
 
  private:
   // One of its two output streams.

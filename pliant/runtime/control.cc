@@ -38,7 +38,7 @@ void fields(Each& each, PeerLost& m) {
 }
 template <typename Each>
 void fields(Each& each, AgentReady& m) {
-  each(m.host, m.address, m.free_port, m.exit_code, m.problem);
+  each(m.host, m.address, m.free_port, m.exit_code, m.problem, m.running, m.ended);
 }
 template <typename Each>
 void fields(Each& each, StartWorkers& m) {
@@ -100,6 +100,18 @@ template <typename Each>
 void fields(Each& each, Notice& m) {
   each(m.host, m.slot, m.reason);
 }
+template <typename Each>
+void fields(Each& each, LauncherSignal& m) {
+  each(m.signal);
+}
+template <typename Each>
+void fields(Each& each, AgentEnded& m) {
+  each(m.host, m.reason);
+}
+template <typename Each>
+void fields(Each& each, JobFinished& m) {
+  each(m.exit_code, m.message);
+}
 
 // Parts of messages.
 template <typename Each>
@@ -116,6 +128,7 @@ constexpr size_t bytes_min(const std::string*) { return kLengthBytes; }
 constexpr size_t bytes_min(const PeerId*) { return 8; }
 constexpr size_t bytes_min(const Member*) { return 8 + 4 + 2 + 3 * kLengthBytes; }
 constexpr size_t bytes_min(const Departure*) { return 8 + 1 + 1 + kLengthBytes; }
+constexpr size_t bytes_min(const WorkerExited*) { return 8 + 3 * 4 + kLengthBytes; }
 
 class PutFields {
  public:
@@ -140,6 +153,7 @@ class PutFields {
   // fields() serves reading too and so takes a mutable part; this only reads it.
   void put(const Member& member) { fields(*this, const_cast<Member&>(member)); }
   void put(const Departure& departure) { fields(*this, const_cast<Departure&>(departure)); }
+  void put(const WorkerExited& exited) { fields(*this, const_cast<WorkerExited&>(exited)); }
   template <typename T>
   void put(const std::vector<T>& list) {
     put(static_cast<uint32_t>(list.size()));
@@ -188,6 +202,7 @@ class TakeFields {
   }
   void take(Member& member) { fields(*this, member); }
   void take(Departure& departure) { fields(*this, departure); }
+  void take(WorkerExited& exited) { fields(*this, exited); }
   template <typename T>
   void take(std::vector<T>& list) {
     const uint32_t count = take_count(bytes_min(static_cast<const T*>(nullptr)));

@@ -70,13 +70,26 @@ struct PeerLost {
   bool operator==(const PeerLost&) const = default;
 };
 
-// Agent to coordinator, after Greeting: host `host` can start its workers, or cannot and why.
+// Agent to coordinator: a worker has ended.
+struct WorkerExited {
+  PeerId peer;
+  int32_t pid = 0;
+  int32_t exit_code = 0;  // 128 + signal if a signal ended it
+  int32_t signal = 0;
+  std::string problem;  // why it could not be started or is lost, if that is what happened
+  bool operator==(const WorkerExited&) const = default;
+};
+
+// Agent to coordinator, after Greeting: host `host` can start its workers, or cannot and why. A
+// coordinator that was away learns from it what became of those that run, or ran, there.
 struct AgentReady {
   uint32_t host = 0;
   std::string address;     // where the workers of this host listen
   uint16_t free_port = 0;  // on this host, for torch's rendezvous
   int32_t exit_code = 0;   // 126 or 127 with `problem`
   std::string problem;     // empty: all is well
+  std::vector<PeerId> running = {};
+  std::vector<WorkerExited> ended = {};  // the last of each slot
   bool operator==(const AgentReady&) const = default;
 };
 
@@ -91,16 +104,6 @@ struct StartWorkers {
 struct SignalWorkers {
   int32_t signal = 0;
   bool operator==(const SignalWorkers&) const = default;
-};
-
-// Agent to coordinator: a worker has ended.
-struct WorkerExited {
-  PeerId peer;
-  int32_t pid = 0;
-  int32_t exit_code = 0;  // 128 + signal if a signal ended it
-  int32_t signal = 0;
-  std::string problem;  // why it could not be started or is lost, if that is what happened
-  bool operator==(const WorkerExited&) const = default;
 };
 
 // What becomes of the workers' output.
@@ -211,10 +214,31 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 
+// Launcher to the coordinator of its own: its introduction, and each signal of the user after it.
+struct LauncherSignal {
+  int32_t signal = 0;  // 0: none so far
+  bool operator==(const LauncherSignal&) const = default;
+};
+
+// Launcher to coordinator: what ran a host's agent has ended.
+struct AgentEnded {
+  uint32_t host = 0;
+  std::string reason;
+  bool operator==(const AgentEnded&) const = default;
+};
+
+// Coordinator to launcher: the job is over.
+struct JobFinished {
+  int32_t exit_code = 0;
+  std::string message;  // for the user; empty if all went well
+  bool operator==(const JobFinished&) const = default;
+};
+
 using Message =
     std::variant<Greeting, Join, Leave, ViewDecided, Refused, PeerLost, AgentReady, StartWorkers,
                  SignalWorkers, WorkerExited, AgentSpec, Meet, Met, Paused, Alive, Progress,
-                 Proposal, Recovered, StartWorker, SignalWorker, WorkerDied, Notice>;
+                 Proposal, Recovered, StartWorker, SignalWorker, WorkerDied, Notice, LauncherSignal,
+                 AgentEnded, JobFinished>;
 
 // The whole message, length first.
 std::vector<std::byte> encode_message(const Message& message);

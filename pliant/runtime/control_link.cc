@@ -89,7 +89,9 @@ void ControlLink::beat() {
   if (beat_) loop_.cancel(*beat_);
   beat_ = loop_.at(now() + beat_every_, [this] {
     beat_.reset();
-    last_beat_ns_.store(now().time_since_epoch().count(), std::memory_order_relaxed);
+    // Before this process counts as awake, it must know what was decided while it slept.
+    if (overslept()) hear_now();
+    last_beat_ns_.store(now().time_since_epoch().count(), std::memory_order_release);
     socket_->send(Alive{});
     beat();
   });
@@ -149,12 +151,13 @@ void ControlLink::watch(Callbacks callbacks) {
   if (!gone_.ok()) callbacks_.on_coordinator_gone(gone_.error());
 }
 
-// A coarse clock will do, and costs a fifth of a fine one: this is asked after every step.
+// A coarse clock will do, and costs a fifth of a fine one: this is asked after every step. It may lag
+// by some milliseconds, hence half the time after which the coordinator would give up.
 bool ControlLink::overslept() const {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
   const int64_t now_ns = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-  return now_ns - last_beat_ns_.load(std::memory_order_relaxed) > 4 * beat_every_.count();
+  return now_ns - last_beat_ns_.load(std::memory_order_acquire) > 2 * beat_every_.count();
 }
 
 void ControlLink::hear_now() {

@@ -25,6 +25,13 @@ std::vector<Message> samples() {
       Refused{Code::kTimeout, "3 of 4 members joined"},
       PeerLost{{.host = 1, .slot = 2, .incarnation = 1}, "was killed by signal 9"},
       AgentReady{2, "fd00::1", 12345, 127, "no such program"},
+      AgentReady{.host = 2,
+                 .address = "10.0.0.1",
+                 .free_port = 1,
+                 .exit_code = 0,
+                 .problem = "",
+                 .running = {{2, 0, 3}, {2, 1, 1}},
+                 .ended = {{{2, 0, 2}, 4711, 137, 9, ""}, {{2, 2, 1}, 0, 1, 0, "no memory"}}},
       StartWorkers{"10.0.0.1", 29500},
       SignalWorkers{15},
       WorkerExited{{.host = 0, .slot = 1, .incarnation = 1}, 77, 137, 9, ""},
@@ -53,6 +60,9 @@ std::vector<Message> samples() {
       SignalWorker{{.host = 0, .slot = 1, .incarnation = 1}, 15},
       WorkerDied{{.host = 0, .slot = 1, .incarnation = 1}},
       Notice{2, Notice::kWholeHost, "the machine is taken away in 30 s"},
+      LauncherSignal{15},
+      AgentEnded{1, "host b: 'ssh b pliant agent' ended with code 255"},
+      JobFinished{137, "rank 2 was killed by signal 9 (Killed); the job ends"},
   };
 }
 

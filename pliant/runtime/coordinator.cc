@@ -34,7 +34,8 @@ size_t most_workers(const CoordinatorOptions& options) {
 
 Result<std::unique_ptr<Coordinator>> Coordinator::open(Loop& loop, CoordinatorOptions options,
                                                        Callbacks callbacks) {
-  auto listener = listen_tcp(options.address);
+  auto listener =
+      options.listener >= 0 ? Result<Fd>(Fd(options.listener)) : listen_tcp(options.address);
   if (!listener) return listener.error();
   const auto address = local_address(*listener);
   if (!address) return address.error();
@@ -56,6 +57,8 @@ Coordinator::Coordinator(Loop& loop, CoordinatorOptions options, Callbacks callb
       strangers_max_(kStrangersMin + most_workers(options_)),
       job_(std::move(job)),
       elastic_(options_.elastic ? static_cast<ElasticJob*>(job_.get()) : nullptr) {
+  if (elastic_ != nullptr) view_ = elastic_->roster().view();
+  for (const Member& member : view_.members) member_since_[member.id] = now();
   listen_again();
   arm_timer();
 }
@@ -124,17 +127,7 @@ void Coordinator::on_message(Id id, const Message& message) {
   switch (connection.role) {
     case Role::kStranger: greet(id, message); return;
     case Role::kRefused: return;
-    case Role::kGreeted:
-      if (const auto* join = std::get_if<Join>(&message)) {
-        admit_worker(id, *join);
-      } else if (const auto* ready = std::get_if<AgentReady>(&message)) {
-        connection.role = Role::kAgent;
-        connection.host = ready->host;
-        tell(*ready);
-      } else {
-        drop(id, "it sent a message out of order");
-      }
-      return;
+    case Role::kGreeted: introduce(id, message); return;
     case Role::kWorker:
       if (std::holds_alternative<Leave>(message)) {
         tell(JobEvent::Left{connection.peer});
@@ -144,19 +137,46 @@ void Coordinator::on_message(Id id, const Message& message) {
         tell(JobEvent::Told{connection.peer, message});
       }
       return;
-    case Role::kAgent:
-      // An agent speaks for its own host only.
-      if (const auto* exited = std::get_if<WorkerExited>(&message);
-          exited != nullptr && exited->peer.host == connection.host)
-        tell(*exited);
-      if (const auto* died = std::get_if<WorkerDied>(&message);
-          died != nullptr && died->peer.host == connection.host)
-        tell(*died);
-      if (const auto* notice = std::get_if<Notice>(&message);
-          notice != nullptr && notice->host == connection.host)
-        tell(*notice);
-      return;
+    case Role::kAgent: hear_agent(connection, message); return;
+    case Role::kLauncher: hear_launcher(message); return;
   }
+}
+
+// The first message after the greeting says what it is.
+void Coordinator::introduce(Id id, const Message& message) {
+  Connection& connection = connections_.at(id);
+  if (const auto* join = std::get_if<Join>(&message)) {
+    admit_worker(id, *join);
+  } else if (const auto* ready = std::get_if<AgentReady>(&message)) {
+    // Its earlier connection broke, though we do not see that yet.
+    for (const auto& [other, earlier] : connections_) {
+      if (earlier.role != Connection::Role::kAgent || earlier.host != ready->host) continue;
+      drop(other, "its agent has dialled again");
+      break;
+    }
+    connection.role = Connection::Role::kAgent;
+    connection.host = ready->host;
+    tell(*ready);
+  } else if (elastic_ != nullptr && std::holds_alternative<LauncherSignal>(message)) {
+    connection.role = Connection::Role::kLauncher;
+    if (finished_) connection.socket->send(*finished_);
+    hear_launcher(message);
+  } else {
+    drop(id, "it sent a message out of order");
+  }
+}
+
+// An agent speaks for its own host only.
+void Coordinator::hear_agent(const Connection& agent, const Message& message) {
+  if (const auto* exited = std::get_if<WorkerExited>(&message);
+      exited != nullptr && exited->peer.host == agent.host)
+    tell(*exited);
+  if (const auto* died = std::get_if<WorkerDied>(&message);
+      died != nullptr && died->peer.host == agent.host)
+    tell(*died);
+  if (const auto* notice = std::get_if<Notice>(&message);
+      notice != nullptr && notice->host == agent.host)
+    tell(*notice);
 }
 
 void Coordinator::greet(Id id, const Message& message) {
@@ -269,7 +289,7 @@ void Coordinator::drain_events() {
 void Coordinator::perform(const JobAction::Any& action) {
   if (const auto* start = std::get_if<StartWorkers>(&action)) {
     send_to_agents(*start);
-    callbacks_.on_start(*start);
+    if (callbacks_.on_start) callbacks_.on_start(*start);
   } else if (const auto* view = std::get_if<JobAction::Publish>(&action)) {
     publish(*view);
   } else if (const auto* refusal = std::get_if<JobAction::Refuse>(&action)) {
@@ -280,7 +300,9 @@ void Coordinator::perform(const JobAction::Any& action) {
     for (const PeerId peer : tell_lost->to) send_to(peer, tell_lost->lost);
   } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
     send_to_agents(*signal);
-    callbacks_.on_signal(signal->signal);
+    // It reminds the next coordinator that the job was ending.
+    send_to_launcher(*signal);
+    if (callbacks_.on_signal) callbacks_.on_signal(signal->signal);
   } else if (const auto* message = std::get_if<JobAction::Send>(&action)) {
     for (const PeerId peer : message->to) send_to(peer, message->message);
   } else if (const auto* one = std::get_if<JobAction::Start>(&action)) {
@@ -292,7 +314,9 @@ void Coordinator::perform(const JobAction::Any& action) {
   } else if (const auto* say = std::get_if<JobAction::Say>(&action)) {
     if (callbacks_.on_line) callbacks_.on_line(say->text);
   } else if (const auto* finish = std::get_if<JobAction::Finish>(&action)) {
-    callbacks_.on_finish(*finish);
+    finished_ = JobFinished{finish->exit_code, finish->message};
+    send_to_launcher(*finished_);
+    if (callbacks_.on_finish) callbacks_.on_finish(*finish);
   }
 }
 
@@ -300,7 +324,7 @@ void Coordinator::publish(const JobAction::Publish& publish) {
   const ViewDecided decided{publish.view, publish.gone};
   for (const Member& member : publish.view.members) send_to(member.id, decided);
   for (const PeerId peer : publish.also_to) send_to(peer, decided);
-  if (elastic_ == nullptr) return;
+  view_ = publish.view;
   std::map<PeerId, Instant> since;
   for (const Member& member : publish.view.members) {
     const auto before = member_since_.find(member.id);

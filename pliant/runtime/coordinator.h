@@ -1,9 +1,11 @@
 // The coordinator of a job: listens for its workers and agents, keeps strangers out, and carries
 // out what Job (job.h) or ElasticJob (elastic_job.h) decides.
 //
-// Lives inside `pliant run`. Everything is called, and every callback runs, with the loop held; so
-// is the destructor. Who does not prove the job's token within a few seconds is dropped; at most a
-// bounded number of such connections exists at a time, each holding kStrangerBytesMax at most.
+// Lives inside `pliant run`, or for an elastic job in a `pliant coordinator` that `pliant run`
+// starts again when it dies (coordinator_process.h). Everything is called, and every callback runs,
+// with the loop held; so is the destructor. Who does not prove the job's token within a few seconds
+// is dropped; at most a bounded number of such connections exists at a time, each holding
+// kStrangerBytesMax at most.
 #pragma once
 
 #include <chrono>
@@ -27,7 +29,8 @@
 namespace pliant {
 
 struct CoordinatorOptions {
-  Address address;  // to listen on; port 0 lets the kernel choose
+  Address address;    // to listen on; port 0 lets the kernel choose
+  int listener = -1;  // a descriptor that listens already, and becomes ours; -1: none
   std::string token;
   std::string name;  // of the job, for people
   JobOptions job;
@@ -38,7 +41,7 @@ struct CoordinatorOptions {
   std::vector<std::byte> log;            // of an earlier coordinator of the same elastic job
 };
 
-// How an elastic job is doing.
+// How a job is doing. One of fixed size knows no steps.
 struct JobStatus {
   struct Entry {
     Rank rank = 0;
@@ -57,7 +60,7 @@ struct JobStatus {
   std::vector<Entry> members;
 };
 
-// What the user wants of an elastic job.
+// What the user wants of a job; one of fixed size only stops.
 struct JobWish {
   struct Resize {
     uint32_t size = 0;
@@ -110,15 +113,22 @@ class Coordinator final {
   // What happened in this process: a local agent's reports, the user's signals.
   void tell(const JobEvent::Any& event);
 
-  // Of elastic jobs; kInvalid with a reason for others, and for wishes that cannot be granted.
-  Result<JobStatus> status() const;
+  JobStatus status() const;
+  // kInvalid with a reason for wishes that cannot be granted.
   Status wish(const JobWish::Any& wish);
 
  private:
   // A connection is a stranger until it has greeted with the token. A refused one is kept for a
   // moment, so that it can read why.
   struct Connection {
-    enum class Role { kStranger, kGreeted, kWorker, kAgent, kRefused } role = Role::kStranger;
+    enum class Role {
+      kStranger,
+      kGreeted,
+      kWorker,
+      kAgent,
+      kLauncher,
+      kRefused
+    } role = Role::kStranger;
     PeerId peer;
     uint32_t host = 0;
     std::string from;  // its address, for people
@@ -135,7 +145,10 @@ class Coordinator final {
   void on_message(Id id, const Message& message);
   void on_closed(Id id, const Error& error);
   void greet(Id id, const Message& message);
+  void introduce(Id id, const Message& message);
   void admit_worker(Id id, const Join& join);
+  void hear_agent(const Connection& agent, const Message& message);
+  void hear_launcher(const Message& message);
   void refuse(Id id, const Refused& refused);
   void drop(Id id, const std::string& why);
   Connection* connection_of(PeerId peer);
@@ -151,6 +164,8 @@ class Coordinator final {
   void send_to(PeerId peer, const Message& message);
   bool send_to_agent(uint32_t host, const Message& message);
   void send_to_agents(const Message& message);
+  void send_to_launcher(const Message& message);
+  void keep_now();
   void hear_silent();
   void settle_soon();
   void arm_timer();
@@ -170,7 +185,9 @@ class Coordinator final {
 
   const std::unique_ptr<JobDecisions> job_;
   ElasticJob* const elastic_;  // job_, if it is one
+  View view_;                  // the newest
   std::map<PeerId, Instant> member_since_;
+  std::optional<JobFinished> finished_;
   uint64_t news_ = 0;                                               // so many were told
   std::shared_ptr<bool> settling_ = std::make_shared<bool>(false);  // a Settle is posted
   std::optional<Loop::TimerId> tick_;

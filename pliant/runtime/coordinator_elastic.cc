@@ -1,6 +1,8 @@
-// The part of the coordinator that only elastic jobs need.
+// The part of the coordinator that people and elastic jobs need.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "pliant/base/log.h"
@@ -25,37 +27,44 @@ const char* name_of(ElasticJob::Phase phase) {
 
 }  // namespace
 
-Result<JobStatus> Coordinator::status() const {
+JobStatus Coordinator::status() const {
   loop_.assert_held();
-  if (elastic_ == nullptr) return not_elastic();
-  const Roster& roster = elastic_->roster();
   JobStatus status;
   status.name = options_.name;
+  status.epoch = number(view_.epoch);
+  for (const Member& member : view_.members) {
+    status.members.push_back({.rank = static_cast<Rank>(status.members.size()),
+                              .member = member,
+                              .since = member_since_.at(member.id)});
+  }
+  if (elastic_ == nullptr) {
+    status.state = finished_ ? "finished" : status.epoch == 0 ? "starting" : "running";
+    status.target = status.min = status.max = static_cast<uint32_t>(options_.workers.size());
+    return status;
+  }
+  const Roster& roster = elastic_->roster();
   status.state = name_of(elastic_->phase());
   status.paused = roster.paused();
   if (status.state == "running" && !status.paused.empty()) status.state = "paused";
-  status.epoch = number(roster.view().epoch);
   status.target = roster.target();
   status.min = roster.options().min;
   status.max = roster.options().max;
   status.step = roster.step();
   status.samples = roster.samples();
-  for (const Member& member : roster.view().members) {
-    const auto since = member_since_.find(member.id);
-    status.members.push_back({.rank = static_cast<Rank>(status.members.size()),
-                              .member = member,
-                              .since = since == member_since_.end() ? Instant{} : since->second});
-  }
   return status;
 }
 
 Status Coordinator::wish(const JobWish::Any& wish) {
   loop_.assert_held();
-  if (elastic_ == nullptr) return not_elastic();
   if (std::holds_alternative<JobWish::Stop>(wish)) {
-    tell(JobEvent::Stop{});
+    if (elastic_ == nullptr) {
+      tell(JobEvent::UserSignal{SIGTERM});
+    } else {
+      tell(JobEvent::Stop{});
+    }
     return {};
   }
+  if (elastic_ == nullptr) return not_elastic();
   Status status;
   if (const auto* resize = std::get_if<JobWish::Resize>(&wish)) {
     status = elastic_->resize(resize->size, now());
@@ -64,8 +73,23 @@ Status Coordinator::wish(const JobWish::Any& wish) {
   } else if (const auto* host = std::get_if<JobWish::DrainHost>(&wish)) {
     status = elastic_->drain_host(host->host, now());
   }
+  // Before it is acknowledged: a wish that was granted survives us.
+  if (status.ok()) keep_now();
   settle_soon();
   return status;
+}
+
+void Coordinator::hear_launcher(const Message& message) {
+  if (const auto* signal = std::get_if<LauncherSignal>(&message)) {
+    if (signal->signal != 0) tell(JobEvent::UserSignal{signal->signal});
+  } else if (const auto* ended = std::get_if<AgentEnded>(&message)) {
+    tell(JobEvent::AgentGone{ended->host, ended->reason});
+  }
+}
+
+void Coordinator::send_to_launcher(const Message& message) {
+  for (auto& [id, connection] : connections_)
+    if (connection.role == Connection::Role::kLauncher) connection.socket->send(message);
 }
 
 // Decides once for all that is told in this turn of the loop: many losses make one view.
@@ -86,12 +110,14 @@ void Coordinator::hear_silent() {
 }
 
 void Coordinator::keep_log(const std::vector<JobAction::Any>& actions) {
-  if (!callbacks_.on_log) return;
-  for (const JobAction::Any& action : actions) {
-    if (std::holds_alternative<JobAction::Say>(action)) continue;
-    callbacks_.on_log(elastic_->roster().snapshot());
-    return;
-  }
+  const auto matters = [](const JobAction::Any& action) {
+    return !std::holds_alternative<JobAction::Say>(action);
+  };
+  if (std::any_of(actions.begin(), actions.end(), matters)) keep_now();
+}
+
+void Coordinator::keep_now() {
+  if (callbacks_.on_log) callbacks_.on_log(elastic_->roster().snapshot());
 }
 
 void Coordinator::start_worker(const JobAction::Start& start) {

@@ -144,16 +144,15 @@ TEST_F(ElasticCoordinator, NewcomerMeetsAndJoins) {
   turn_until([&] { return all_have(2); });
   EXPECT_EQ(newcomer.last<ViewDecided>()->view.size(), 3);
 
-  const auto status = coordinator_->status();
-  ASSERT_TRUE(status.ok());
-  EXPECT_EQ(status->name, "train");
-  EXPECT_EQ(status->state, "running");
-  EXPECT_EQ(status->epoch, 2u);
-  EXPECT_EQ(status->target, 3u);
-  EXPECT_EQ(status->max, 4u);
-  ASSERT_EQ(status->members.size(), 3u);
-  EXPECT_EQ(status->members[2].member, member(third));
-  EXPECT_EQ(status->members[2].rank, 2);
+  const JobStatus status = coordinator_->status();
+  EXPECT_EQ(status.name, "train");
+  EXPECT_EQ(status.state, "running");
+  EXPECT_EQ(status.epoch, 2u);
+  EXPECT_EQ(status.target, 3u);
+  EXPECT_EQ(status.max, 4u);
+  ASSERT_EQ(status.members.size(), 3u);
+  EXPECT_EQ(status.members[2].member, member(third));
+  EXPECT_EQ(status.members[2].rank, 2);
 }
 
 TEST_F(ElasticCoordinator, DeathsOfOneMomentMakeOneView) {
@@ -175,7 +174,7 @@ TEST_F(ElasticCoordinator, DeathsOfOneMomentMakeOneView) {
   EXPECT_EQ(lines_[0],
             "rank 1 (host a, pid 101) was killed by signal 9 (Killed), rank 2 (host a, pid 102) "
             "was killed by signal 9 (Killed): 2 members go on, epoch 2; agree 1.00 ms");
-  EXPECT_EQ(coordinator_->status()->step, 5u);
+  EXPECT_EQ(coordinator_->status().step, 5u);
 }
 
 TEST_F(ElasticCoordinator, SilentMemberIsOutAndToldSo) {
@@ -225,7 +224,7 @@ TEST_F(ElasticCoordinator, NextCoordinatorGoesOnFromTheLog) {
   newcomer.send(Met{{started_[0], started_[1]}});
   turn_until([&] { return all_have(2); });
   EXPECT_EQ(started_.size(), 3u);
-  EXPECT_EQ(coordinator_->status()->members.size(), 3u);
+  EXPECT_EQ(coordinator_->status().members.size(), 3u);
 }
 
 TEST_F(ElasticCoordinator, AgentOfAnotherHostGetsItsOrders) {
@@ -249,13 +248,13 @@ TEST_F(ElasticCoordinator, AgentOfAnotherHostGetsItsOrders) {
 TEST_F(ElasticCoordinator, NewsAreNumberedAndTheEndIsOneOfThem) {
   run(standard());
   for (const PeerId peer : started_) workers_.at(peer)->send(Leave{});
-  turn_until([&] { return coordinator_->status()->target == 0; });
+  turn_until([&] { return coordinator_->status().target == 0; });
   for (const PeerId peer : started_) coordinator_->tell(WorkerExited{peer, 1, 0, 0, ""});
   turn_until([&] { return finish_.has_value(); });
   EXPECT_EQ(finish_->exit_code, 0);
   for (size_t i = 0; i < news_.size(); ++i) EXPECT_EQ(news_[i].sequence, i + 1);
   EXPECT_EQ(news_.back().kind, "finish");
-  EXPECT_EQ(coordinator_->status()->state, "finished");
+  EXPECT_EQ(coordinator_->status().state, "finished");
 }
 
 TEST_F(ElasticCoordinator, WishesThatCannotBeGrantedAreExplained) {
@@ -267,15 +266,22 @@ TEST_F(ElasticCoordinator, WishesThatCannotBeGrantedAreExplained) {
   turn_until([&] { return all_have(2); });
 }
 
-TEST(FixedCoordinator, HasNeitherStatusNorWishes) {
+TEST(FixedCoordinator, HasAStatusAndStops) {
   Loop loop;
   const std::lock_guard guard(loop);
   CoordinatorOptions options;
   options.address = *parse_address("127.0.0.1", 0);
   options.workers = {{{.host = 0, .slot = 0, .incarnation = 1}, "a"}};
+  options.name = "train";
   const auto coordinator = std::move(*Coordinator::open(loop, std::move(options), {}));
-  EXPECT_FALSE(coordinator->status().ok());
-  EXPECT_FALSE(coordinator->wish(JobWish::Resize{2}).ok());
+  const JobStatus status = coordinator->status();
+  EXPECT_EQ(status.name, "train");
+  EXPECT_EQ(status.state, "starting");
+  EXPECT_EQ(status.max, 1u);
+  EXPECT_EQ(coordinator->wish(JobWish::Resize{2}).code(), Code::kInvalid);
+  EXPECT_EQ(coordinator->wish(JobWish::DrainHost{"a"}).code(), Code::kInvalid);
+  EXPECT_TRUE(coordinator->wish(JobWish::Stop{}).ok());
+  EXPECT_EQ(coordinator->status().state, "finished");
 }
 
 }  // namespace

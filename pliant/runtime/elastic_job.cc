@@ -86,6 +86,9 @@ void ElasticJob::on(const AgentReady& event, Instant now) {
   if (started_) {
     // The coordinator or the agent was away.
     actions_.push_back(StartWorkers{first.address, first.free_port});
+    for (const WorkerExited& end : event.ended)
+      if (end.peer.host == event.host) on(end, now);
+    tell(RosterEvent::HostRuns{event.host, event.running}, now);
     tell(RosterEvent::HostReady{event.host}, now);
     return;
   }

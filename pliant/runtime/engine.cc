@@ -19,6 +19,8 @@ constexpr Duration kPatience = std::chrono::milliseconds(5);
 constexpr Duration kBackgroundPatience = std::chrono::microseconds(200);
 // Before the first view; also that of a session alone.
 constexpr Epoch kFirstEpoch{1};
+// Stands for a view that this member will never see.
+constexpr uint32_t kNoEpoch = UINT32_MAX;
 constexpr Duration kGoodbyeWait = std::chrono::seconds(2);
 constexpr int kYieldsBetweenClocks = 16;
 
@@ -478,7 +480,8 @@ void Engine::view_decided(const ViewDecided& decided) {
 
 void Engine::out_of_job(const Error& error) {
   out_ = Error{Code::kCancelled, error.message, {}, view_.epoch};
-  executor_->interrupt({Code::kCancelled, error.message, {}, view_.epoch});
+  newest_epoch_.store(kNoEpoch, std::memory_order_release);
+  executor_->interrupt(stale());
   view_changed_.notify_all();
 }
 
@@ -490,10 +493,9 @@ Result<ViewChange> Engine::await_view() {
     report_met(*control_);
   }
   // Most come within milliseconds: look for a while before sleeping.
-  drive([&] { return newer_view() || !out_.ok(); });
+  drive([&] { return newer_view(); });
   std::unique_lock guard(loop_);
-  while (!newer_view()) {
-    if (!out_.ok()) return out_.error();
+  while (out_.ok() && !newer_view()) {
     if (!paused_.empty()) give_up = now() + options_.timeout;
     if (now() > give_up)
       return Error{Code::kTimeout,
@@ -504,6 +506,7 @@ Result<ViewChange> Engine::await_view() {
                    view_.epoch};
     view_changed_.wait_for(guard, std::chrono::milliseconds(20));
   }
+  if (!out_.ok()) return out_.error();
   return std::exchange(pending_, {});
 }
 
@@ -525,11 +528,15 @@ void Engine::install(const ViewChange& change) {
   if (newest_epoch_.load() != installed_epoch_) executor_->interrupt(stale());
 }
 
-bool Engine::overslept() {
-  if (!control_ || !options_.elastic || !control_->overslept()) return false;
+bool Engine::left_behind() {
+  if (!control_ || !options_.elastic) return false;
+  if (control_->overslept()) {
+    const std::lock_guard guard(loop_);
+    control_->hear_now();
+  }
+  if (!newer_view()) return false;
   const std::lock_guard guard(loop_);
-  control_->hear_now();
-  return true;
+  return !out_.ok() || pending_.view.rank_of(options_.self) < 0;
 }
 
 const std::byte* Engine::handed_in(PeerId peer, const Operation& operation, const Group& group) {

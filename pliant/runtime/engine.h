@@ -54,7 +54,7 @@ class Engine final : private Sink, public StepGround {
   void tell(const Message& message) override;
   Instant time() const override { return now(); }
   bool candidate() const override { return candidate_; }
-  bool overslept() override;
+  bool left_behind() override;
 
   // Fetches a value from a peer's store.
   Result<PeerStore::Value> request(PeerId peer, std::string_view name, uint64_t version);

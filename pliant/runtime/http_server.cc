@@ -58,7 +58,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::open(Loop& loop, HttpOptions opt
                                                      Callbacks callbacks) {
   loop.assert_held();
   PLIANT_CHECK(!options.token.empty(), "without a token everybody could command the job");
-  auto listener = listen_tcp(options.address);
+  auto listener =
+      options.listener >= 0 ? Result<Fd>(Fd(options.listener)) : listen_tcp(options.address);
   if (!listener.ok()) return listener.error();
   const auto bound = local_address(*listener);
   if (!bound.ok()) return bound.error();

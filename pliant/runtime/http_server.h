@@ -27,7 +27,8 @@
 namespace pliant {
 
 struct HttpOptions {
-  Address address;  // port 0 lets the kernel choose
+  Address address;    // port 0 lets the kernel choose
+  int listener = -1;  // a descriptor that listens already, and becomes ours; -1: none
   std::string token;
   std::set<std::string> public_paths;
   HttpLimits limits;

@@ -217,6 +217,7 @@ std::string report_json(const JobReport& status) {
                   {"views_total", status.views_total},
                   {"joins_total", status.joins_total},
                   {"losses_total", status.losses_total},
+                  {"coordinator_pid", status.coordinator_pid},
                   {"last_change",
                    {{"detect_ns", status.last_change.detect_ns},
                     {"agree_ns", status.last_change.agree_ns},
@@ -242,6 +243,7 @@ Result<JobReport> parse_report(const std::string& json) {
   fields.read("views_total", status.views_total);
   fields.read("joins_total", status.joins_total);
   fields.read("losses_total", status.losses_total);
+  fields.read("coordinator_pid", status.coordinator_pid);
   if (const Json* const change = fields.find("last_change"))
     read_change(*change, fields, status.last_change);
   if (const Json* const members = fields.find("members")) {

@@ -52,6 +52,7 @@ struct JobReport {
   uint64_t joins_total = 0;
   uint64_t losses_total = 0;
   ChangeDurations last_change;
+  int32_t coordinator_pid = 0;
   bool operator==(const JobReport&) const = default;
 };
 

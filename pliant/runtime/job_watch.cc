@@ -1,5 +1,7 @@
 #include "pliant/runtime/job_watch.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <chrono>
 #include <map>
@@ -89,6 +91,8 @@ JobReport JobWatch::report(const JobStatus& status, Instant now, int64_t wall_cl
   report.min = status.min;
   report.max = status.max;
   report.step = status.step;
+  report.samples = status.samples;
+  report.coordinator_pid = getpid();
   report.paused_reason = status.paused;
   report.views_total = views_;
   report.joins_total = joins_;
@@ -107,9 +111,8 @@ JobReport JobWatch::report(const JobStatus& status, Instant now, int64_t wall_cl
 
 ControlBackend JobWatch::backend(Coordinator& coordinator) {
   return {.status = [this, &coordinator]() -> Result<JobReport> {
-            const auto status = coordinator.status();
-            if (!status.ok()) return status.error();
-            return report(*status, pliant::now(), ms_since_1970(std::chrono::system_clock::now()));
+            return report(coordinator.status(), pliant::now(),
+                          ms_since_1970(std::chrono::system_clock::now()));
           },
           .wish = [&coordinator](const Wish& wish) { return coordinator.wish(job_wish(wish)); }};
 }

@@ -26,9 +26,14 @@
 #include "pliant/base/log.h"
 #include "pliant/runtime/agent.h"
 #include "pliant/runtime/child.h"
+#include "pliant/runtime/control_api.h"
 #include "pliant/runtime/coordinator.h"
+#include "pliant/runtime/job_files.h"
+#include "pliant/runtime/job_watch.h"
 #include "pliant/runtime/output.h"
 #include "pliant/runtime/process_group.h"
+#include "pliant/runtime/steady_link.h"
+#include "pliant/runtime/supervisor.h"
 
 namespace pliant {
 namespace {
@@ -36,6 +41,8 @@ namespace {
 constexpr size_t kTokenBytes = 32;
 // For agents to end and their last output to arrive, after the job has ended.
 constexpr Duration kWindDownMax = std::chrono::seconds(5);
+// For the coordinator to end the job after the user has asked twice.
+constexpr Duration kLastWordWait = std::chrono::seconds(10);
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 Result<std::string> random_token() {
@@ -115,10 +122,17 @@ class Launch final {
   Result<LaunchResult> run();
 
  private:
+  std::string name() const;
   Status open_coordinator();
+  Status open_control();
+  Status open_supervisor();
+  void publish_job();
   Coordinator::Callbacks callbacks();
+  void on_user_signal(int signal);
   AgentSpec spec_for(uint32_t host) const;
   Status start_local(uint32_t host);
+  void link_local(uint32_t host);
+  void obey(uint32_t host, const Message& order);
   Status start_remote(uint32_t host);
   void turn(Duration longest);
   void wind_down();
@@ -131,13 +145,22 @@ class Launch final {
   std::vector<bool> local_;               // by host
   std::string address_;                   // of the coordinator
   std::string token_;
+  std::string control_token_;
+  std::string control_endpoint_;  // of the HTTP interface
+  int ending_signals_ = 0;        // so many times the user asked the job to end
 
   Output out_;
   Output error_;
   std::unique_ptr<ProcessGroup> workers_;
   std::unique_ptr<ProcessGroup> launchers_;  // of ssh and the like; not sent the user's signals
-  std::unique_ptr<Coordinator> coordinator_;
+  JobWatch watch_;
+  std::unique_ptr<Coordinator> coordinator_;  // of a job of fixed size
+  std::unique_ptr<ControlApi> api_;
+  std::unique_ptr<Supervisor> supervisor_;  // of the coordinator of an elastic one
+  std::unique_ptr<JobFile> file_;
+  std::map<uint32_t, std::unique_ptr<SteadyLink>> links_;  // of our agents to that coordinator
   std::map<uint32_t, std::unique_ptr<Agent>> agents_;
+  std::optional<Loop::TimerId> last_word_;
   std::map<uint32_t, std::unique_ptr<Child>> remotes_;
   std::optional<LaunchResult> result_;
 };
@@ -187,7 +210,16 @@ Status Launch::plan() {
   auto token = random_token();
   if (!token) return token.error();
   token_ = std::move(*token);
+  // Workers have the one; it does not let them command the job.
+  auto control_token = random_token();
+  if (!control_token) return control_token.error();
+  control_token_ = std::move(*control_token);
   return {};
+}
+
+std::string Launch::name() const {
+  if (!options_.name.empty()) return options_.name;
+  return std::filesystem::path(options_.command[0]).filename().string();
 }
 
 Status Launch::open_coordinator() {
@@ -199,12 +231,84 @@ Status Launch::open_coordinator() {
   options.job.join_timeout = options_.session.join_timeout;
   options.job.grace = options_.grace;
   options.workers = places_;
-  options.elastic = elastic_;
-  options.name = std::filesystem::path(options_.command[0]).filename().string();
+  options.name = name();
   auto coordinator = Coordinator::open(loop_, std::move(options), callbacks());
   if (!coordinator) return coordinator.error();
   coordinator_ = std::move(*coordinator);
+  return open_control();
+}
+
+Status Launch::open_control() {
+  if (!options_.control) return {};
+  const auto address = parse_endpoint(options_.control->endpoint);
+  if (!address) return address.error();
+  ControlOptions options;
+  options.http.address = *address;
+  options.http.token = control_token_;
+  auto api = ControlApi::open(loop_, watch_.events(), watch_.backend(*coordinator_), options);
+  if (!api) return api.error();
+  api_ = std::move(*api);
+  control_endpoint_ = api_->endpoint();
   return {};
+}
+
+Status Launch::open_supervisor() {
+  const auto address = parse_address(address_, 0);
+  if (!address) return address.error();
+  Supervisor::Options options;
+  options.address = *address;
+  if (options_.control) {
+    const auto control = parse_endpoint(options_.control->endpoint);
+    if (!control) return control.error();
+    options.control = *control;
+  }
+  options.program = options_.coordinator_program;
+  std::error_code ignored;
+  if (options.program.empty())
+    options.program = std::filesystem::read_symlink("/proc/self/exe", ignored).string();
+  options.spec.token = token_;
+  options.spec.control_token = control_token_;
+  options.spec.name = name();
+  options.spec.verbose = options_.verbose;
+  options.spec.grace = options_.grace;
+  options.spec.join_timeout = options_.session.join_timeout;
+  options.spec.roster = *elastic_;
+  auto supervisor =
+      Supervisor::open(loop_, error_, std::move(options), [this](const JobFinished& finished) {
+        if (!result_) result_ = LaunchResult{finished.exit_code, finished.message};
+      });
+  if (!supervisor) return supervisor.error();
+  supervisor_ = std::move(*supervisor);
+  control_endpoint_ = supervisor_->control_endpoint();
+  return {};
+}
+
+// Without the file the job runs as well; only the commands for people do not find it.
+void Launch::publish_job() {
+  if (!options_.control || options_.control->folder.empty()) return;
+  auto file = JobFile::write(
+      options_.control->folder,
+      {.job = name(), .endpoint = control_endpoint_, .token = control_token_, .pid = getpid()});
+  if (file) {
+    file_ = std::move(*file);
+  } else {
+    log(LogLevel::kWarning, "`pliant status` will not find this job: " + file.error().message);
+  }
+}
+
+void Launch::on_user_signal(int signal) {
+  if (result_) return;
+  if (coordinator_) return coordinator_->tell(JobEvent::UserSignal{signal});
+  supervisor_->signal(signal);
+  const bool asks_to_end = signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+  if (!asks_to_end || ++ending_signals_ < 2) return;
+  // The coordinator orders this as well, unless it is not there.
+  if (workers_) workers_->signal(SIGKILL);
+  if (last_word_) return;
+  last_word_ = loop_.at(now() + kLastWordWait, [this, signal] {
+    last_word_.reset();
+    if (!result_) result_ = LaunchResult{128 + signal, "interrupted; the job ends"};
+  });
 }
 
 Coordinator::Callbacks Launch::callbacks() {
@@ -218,19 +322,6 @@ Coordinator::Callbacks Launch::callbacks() {
   callbacks.on_finish = [this](const JobAction::Finish& finish) {
     result_ = LaunchResult{finish.exit_code, finish.message};
   };
-  callbacks.on_start_worker = [this](uint32_t host, const StartWorker& order) {
-    const auto agent = agents_.find(host);
-    if (agent == agents_.end()) return false;
-    agent->second->start_worker(order);
-    return true;
-  };
-  callbacks.on_signal_worker = [this](const SignalWorker& order) {
-    const auto agent = agents_.find(order.peer.host);
-    if (agent == agents_.end()) return false;
-    agent->second->signal_worker(order);
-    return true;
-  };
-  callbacks.on_line = [this](const std::string& line) { error_.write("pliant: " + line + "\n"); };
   return callbacks;
 }
 
@@ -238,10 +329,9 @@ AgentSpec Launch::spec_for(uint32_t host) const {
   const auto here = [&](const WorkerPlace& place) { return place.id.host == host; };
   const auto first = std::find_if(places_.begin(), places_.end(), here);
   SessionOptions session = options_.session;
-  if (session.job.empty())
-    session.job = std::filesystem::path(options_.command[0]).filename().string();
+  if (session.job.empty()) session.job = name();
   AgentSpec spec;
-  spec.coordinator = coordinator_->endpoint();
+  spec.coordinator = coordinator_ ? coordinator_->endpoint() : supervisor_->endpoint();
   spec.token = token_;
   spec.host_name = hosts_[host].name;
   spec.address = hosts_[host].address;
@@ -279,12 +369,49 @@ Status Launch::start_local(uint32_t host) {
     workers_ = std::move(*group);
   }
   auto& agent = agents_[host];
-  agent = std::make_unique<Agent>(
-      Agent::Surroundings{loop_, *workers_, out_, error_}, spec_for(host),
-      Agent::Reports{[this](const WorkerExited& end) { coordinator_->tell(end); },
-                     [this](const WorkerDied& died) { coordinator_->tell(died); }});
-  coordinator_->tell(agent->prepare());
+  agent =
+      std::make_unique<Agent>(Agent::Surroundings{loop_, *workers_, out_, error_}, spec_for(host),
+                              Agent::Reports{[this, host](const WorkerExited& end) {
+                                               if (coordinator_) return coordinator_->tell(end);
+                                               if (links_.contains(host))
+                                                 links_.at(host)->send(end);
+                                             },
+                                             [this, host](const WorkerDied& died) {
+                                               if (links_.contains(host))
+                                                 links_.at(host)->send(died);
+                                             }});
+  const AgentReady ready = agent->prepare();
+  if (coordinator_) {
+    coordinator_->tell(ready);
+  } else if (!ready.problem.empty()) {
+    result_ = LaunchResult{ready.exit_code == 0 ? 1 : ready.exit_code, ready.problem};
+  }
   return {};
+}
+
+// Our own agents talk to the coordinator's process as those of other hosts do.
+void Launch::link_local(uint32_t host) {
+  const auto address = parse_endpoint(supervisor_->endpoint());
+  PLIANT_CHECK(address.ok(), "the supervisor listens nowhere");
+  links_[host] = std::make_unique<SteadyLink>(
+      loop_, *address, token_,
+      SteadyLink::Callbacks{
+          [this, host]() -> std::vector<Message> { return {agents_.at(host)->report()}; },
+          [this, host](const Message& order) { obey(host, order); }});
+}
+
+void Launch::obey(uint32_t host, const Message& order) {
+  Agent& agent = *agents_.at(host);
+  if (const auto* start = std::get_if<StartWorkers>(&order)) {
+    agent.start(*start);
+  } else if (const auto* one = std::get_if<StartWorker>(&order)) {
+    agent.start_worker(*one);
+  } else if (const auto* signal_one = std::get_if<SignalWorker>(&order)) {
+    agent.signal_worker(*signal_one);
+  } else if (const auto* signal = std::get_if<SignalWorkers>(&order)) {
+    // All our agents share a group, and each is told.
+    if (host == agents_.begin()->first) workers_->signal(signal->signal);
+  }
 }
 
 Status Launch::start_remote(uint32_t host) {
@@ -315,9 +442,10 @@ Status Launch::start_remote(uint32_t host) {
   const std::string what = fmt::format("host {}: '{}'", hosts_[host].name, fmt::join(*words, " "));
   auto started = Child::start(loop_, child, [this, host, what](const ChildEnd& end) {
     remotes_.erase(host);
-    if (coordinator_ && !result_)
-      coordinator_->tell(
-          JobEvent::AgentGone{host, fmt::format("{} ended with code {}", what, end.exit_code)});
+    const std::string reason = fmt::format("{} ended with code {}", what, end.exit_code);
+    if (result_) return;
+    if (coordinator_) coordinator_->tell(JobEvent::AgentGone{host, reason});
+    if (supervisor_) supervisor_->agent_ended(host, reason);
   });
   if (!started) return started.error();
   PLIANT_TRY((*started)->write_input(encode_message(spec_for(host))));
@@ -327,15 +455,17 @@ Status Launch::start_remote(uint32_t host) {
 
 Result<LaunchResult> Launch::run() {
   {
-    SignalWatch signals(loop_, [this](int signal) {
-      if (!result_) coordinator_->tell(JobEvent::UserSignal{signal});
-    });
-    PLIANT_TRY(open_coordinator());
+    SignalWatch signals(loop_, [this](int signal) { on_user_signal(signal); });
+    PLIANT_TRY(elastic_ ? open_supervisor() : open_coordinator());
+    publish_job();
     // Local hosts first: if the program is missing, nothing is started anywhere.
     for (const bool local : {true, false}) {
       for (uint32_t host = 0; host < hosts_.size() && !result_; ++host) {
         if (local_[host] == local) PLIANT_TRY(local ? start_local(host) : start_remote(host));
       }
+      if (!local || !supervisor_ || result_) continue;
+      PLIANT_TRY(supervisor_->start());
+      for (const auto& [host, agent] : agents_) link_local(host);
     }
     while (!result_) turn(std::chrono::hours(1));
     wind_down();
@@ -355,109 +485,22 @@ void Launch::turn(Duration longest) {
 // Agents end when their launcher hangs up; the last lines of their workers come before that.
 void Launch::wind_down() {
   if (workers_) workers_->signal(SIGKILL);
+  file_.reset();
+  if (last_word_) loop_.cancel(*last_word_);
+  api_.reset();
   coordinator_.reset();
+  links_.clear();
   agents_.clear();
   for (auto& [host, child] : remotes_) child->close_input();
   const Instant deadline = now() + kWindDownMax;
   while (!remotes_.empty() && now() < deadline) turn(deadline - now());
   remotes_.clear();
+  supervisor_.reset();
   launchers_.reset();
   workers_.reset();
 }
 
 }  // namespace
-
-Result<std::vector<std::string>> launcher_words(const std::string& launcher,
-                                                const std::string& host) {
-  constexpr std::string_view kHost = "{host}";
-  std::vector<std::string> words;
-  std::string word;
-  bool in_word = false;
-  char quote = '\0';
-  for (const char c : launcher) {
-    if (quote != '\0') {
-      if (c == quote) {
-        quote = '\0';
-      } else {
-        word += c;
-      }
-    } else if (c == '\'' || c == '"') {
-      quote = c;
-      in_word = true;
-    } else if (c == ' ' || c == '\t') {
-      if (in_word) words.push_back(std::exchange(word, {}));
-      in_word = false;
-    } else {
-      word += c;
-      in_word = true;
-    }
-  }
-  if (in_word) words.push_back(word);
-  bool named = false;
-  for (std::string& text : words) {
-    for (size_t at = 0; (at = text.find(kHost, at)) != std::string::npos; at += host.size()) {
-      text.replace(at, kHost.size(), host);
-      named = true;
-    }
-  }
-  if (quote != '\0') return invalid(fmt::format("the launcher \"{}\" lacks a quote", launcher));
-  if (!named)
-    return invalid(fmt::format("the launcher \"{}\" does not say where {{host}} goes", launcher));
-  return words;
-}
-
-Result<RosterOptions> elastic_roster(const ElasticOptions& options, int count,
-                                     const std::vector<Host>& hosts) {
-  constexpr Duration kHeartbeatMin = std::chrono::milliseconds(100);
-  RosterOptions roster;
-  if (!options.schedule.empty()) {
-    auto schedule = parse_size_schedule(options.schedule);
-    if (!schedule) return invalid("--schedule: " + schedule.error().message);
-    roster.schedule = std::move(*schedule);
-  }
-  uint32_t largest = std::max(static_cast<uint32_t>(count), options.max);
-  for (const ScheduledSize& entry : roster.schedule) largest = std::max(largest, entry.size);
-  if (hosts.empty()) {
-    if (largest == 0) return invalid("how many workers? give -n N, or hosts with -H or --hostfile");
-    if (options.max != 0) largest = std::max(static_cast<uint32_t>(count), options.max);
-    if (largest > 65535) return invalid(fmt::format("{} workers are too many for a host", largest));
-    roster.hosts.push_back({"localhost", static_cast<uint16_t>(largest)});
-  }
-  uint32_t slots = hosts.empty() ? largest : 0;
-  for (const Host& host : hosts) {
-    roster.hosts.push_back({host.name, static_cast<uint16_t>(host.slots)});
-    slots += static_cast<uint32_t>(host.slots);
-  }
-  roster.min = options.min == 0 ? 1 : options.min;
-  roster.max = options.max == 0 ? slots : options.max;
-  if (roster.max > slots)
-    return invalid(
-        fmt::format("--max {}: there are only {} slots; add hosts or slots", roster.max, slots));
-  if (roster.min > roster.max)
-    return invalid(fmt::format("--min {} is more than --max {}", roster.min, roster.max));
-  const bool scheduled = !roster.schedule.empty() && roster.schedule[0].step == 0;
-  if (scheduled && count != 0 && static_cast<uint32_t>(count) != roster.schedule[0].size)
-    return invalid(fmt::format("-n {} contradicts the schedule, which begins with {}", count,
-                               roster.schedule[0].size));
-  roster.initial = count != 0  ? static_cast<uint32_t>(count)
-                   : scheduled ? roster.schedule[0].size
-                               : roster.max;
-  if (roster.initial < roster.min)
-    return invalid(fmt::format("-n {} is less than --min {}", roster.initial, roster.min));
-  if (roster.initial > roster.max)
-    return invalid(fmt::format("{} workers are more than --max {}", roster.initial, roster.max));
-  for (const ScheduledSize& entry : roster.schedule) {
-    if (entry.size < roster.min || entry.size > roster.max)
-      return invalid(fmt::format("the schedule asks for {} members; --min is {}, --max is {}",
-                                 entry.size, roster.min, roster.max));
-  }
-  if (options.heartbeat < kHeartbeatMin)
-    return invalid(fmt::format("a heartbeat of {} is too short; 0.1 s is the least",
-                               human_duration(options.heartbeat)));
-  roster.heartbeat = options.heartbeat;
-  roster.restarts = options.restarts;
-  return roster;
-}
 
 Result<LaunchResult> launch(const LaunchOptions& options) {
   Loop loop;

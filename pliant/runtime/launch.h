@@ -26,6 +26,12 @@ struct ElasticOptions {
   Duration heartbeat = std::chrono::seconds(2);
 };
 
+// Where people reach a job while it runs.
+struct ControlPlace {
+  std::string endpoint = "127.0.0.1:0";  // of the HTTP interface; port 0 lets the kernel choose
+  std::string folder;                    // of job files (job_files.h); empty: none is written
+};
+
 struct LaunchOptions {
   int count = 0;                                   // workers; 0: as many as there are slots
   std::vector<Host> hosts;                         // empty: this machine, with room for all
@@ -39,6 +45,10 @@ struct LaunchOptions {
   std::string agent_program;  // path of `pliant` on other hosts; empty: that of this program
   Duration grace = std::chrono::seconds(5);
   std::optional<ElasticOptions> elastic;  // without: a job of fixed size
+  std::string name;                       // of the job; empty: that of the program
+  std::optional<ControlPlace> control;    // without: no HTTP interface
+  std::string coordinator_program;        // path of `pliant` here; empty: that of this program
+  bool verbose = false;
 };
 
 struct LaunchResult {

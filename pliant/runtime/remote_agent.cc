@@ -15,10 +15,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "pliant/base/log.h"
 #include "pliant/runtime/agent.h"
 #include "pliant/runtime/control_socket.h"
+#include "pliant/runtime/steady_link.h"
 
 namespace pliant {
 namespace {
@@ -61,17 +63,21 @@ class RemoteAgent final {
   RemoteAgent(const RemoteAgent&) = delete;
   RemoteAgent& operator=(const RemoteAgent&) = delete;
 
-  // Returns when the launcher or the coordinator is gone, which is how every job ends here.
+  // Returns when the launcher is gone, which is how every job ends here, or the coordinator of a
+  // job of fixed size. That of an elastic job may come back.
   Status serve(AgentSpec spec) {
     PLIANT_TRY(connect(spec));
     if (spec.elastic) watch_notice(spec.host);
     agent_.emplace(Agent::Surroundings{loop_, group_, out_, error_}, std::move(spec),
-                   Agent::Reports{[this](const WorkerExited& exited) { socket_->send(exited); },
-                                  [this](const WorkerDied& died) { socket_->send(died); }});
+                   Agent::Reports{[this](const WorkerExited& exited) { link_->send(exited); },
+                                  [this](const WorkerDied& died) { link_->send(died); }});
     watch_input();
-    socket_->send(agent_->prepare());
+    const AgentReady ready = agent_->prepare();
+    prepared_ = true;
+    link_->send(ready);
     while (!over_) turn(std::chrono::hours(1));
     group_.signal(SIGKILL);
+    prepared_ = false;
     agent_.reset();
     out_.drain();
     error_.drain();
@@ -82,20 +88,24 @@ class RemoteAgent final {
   Status connect(AgentSpec& spec) {
     const auto address = parse_endpoint(spec.coordinator);
     if (!address) return address.error();
-    auto fd = connect_tcp(*address);
-    if (!fd) return fd.error();
-    socket_.emplace(loop_, std::move(*fd), ControlSocket::State::kConnecting, kControlBytesMax,
-                    ControlSocket::Callbacks{[this](const Message& message) { obey(message); },
-                                             [this](const Error& error) { end(error); }});
-    socket_->send(Greeting{kControlVersion, spec.token});
+    link_.emplace(loop_, *address, spec.token,
+                  SteadyLink::Callbacks{[this]() -> std::vector<Message> {
+                                          if (!prepared_) return {};
+                                          return {agent_->report()};
+                                        },
+                                        [this](const Message& message) { obey(message); },
+                                        [this, elastic = spec.elastic](const Error& error) {
+                                          if (!elastic) end(error);
+                                        }});
     const Instant deadline = now() + kConnectWait;
-    while (!over_ && !socket_->open() && now() < deadline) turn(deadline - now());
-    if (!socket_->open())
+    while (!over_ && !link_->open() && now() < deadline) turn(deadline - now());
+    if (!link_->open())
       return invalid(fmt::format("host {} cannot reach the coordinator at {}: {}", spec.host_name,
-                                 spec.coordinator, why_.empty() ? "no answer" : why_));
+                                 spec.coordinator,
+                                 link_->why_closed().empty() ? "no answer" : link_->why_closed()));
     if (spec.address.empty()) {
       // The way to the coordinator is the network that the hosts share.
-      const auto local = local_address(socket_->fd());
+      const auto local = link_->local();
       if (!local) return local.error();
       spec.address = host_text(*local);
     }
@@ -125,15 +135,14 @@ class RemoteAgent final {
       signalfd_siginfo info{};
       while (read(notice_.get(), &info, sizeof info) == sizeof info) {
         if (std::exchange(noticed_, true)) end(invalid("the agent was told twice to end"));
-        socket_->send(Notice{host, Notice::kWholeHost, "its agent was told to end by signal 15"});
+        link_->send(Notice{host, Notice::kWholeHost, "its agent was told to end by signal 15"});
       }
     });
   }
 
   void obey(const Message& message) {
     if (const auto* start = std::get_if<StartWorkers>(&message)) {
-      if (agent_ && !started_) agent_->start(*start);
-      started_ = true;
+      if (agent_) agent_->start(*start);
     } else if (const auto* one = std::get_if<StartWorker>(&message)) {
       if (agent_) agent_->start_worker(*one);
     } else if (const auto* signal_one = std::get_if<SignalWorker>(&message)) {
@@ -147,7 +156,7 @@ class RemoteAgent final {
 
   void end(const Error& error) {
     over_ = true;
-    why_ = error.message;
+    log(LogLevel::kInfo, error.message);
   }
 
   void turn(Duration longest) {
@@ -161,14 +170,13 @@ class RemoteAgent final {
   ProcessGroup& group_;
   Output out_;
   Output error_;
-  std::optional<ControlSocket> socket_;
+  std::optional<SteadyLink> link_;
   std::optional<Agent> agent_;
+  bool prepared_ = false;
   bool watching_input_ = false;
-  bool started_ = false;
   Fd notice_;
   bool noticed_ = false;
   bool over_ = false;
-  std::string why_;
 };
 
 }  // namespace

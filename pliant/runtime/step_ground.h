@@ -48,9 +48,9 @@ class StepGround {
   // Progress, Proposal or Recovered, for the coordinator.
   virtual void tell(const Message& message) = 0;
   virtual Instant time() const = 0;
-  // True if this process may have been taken for lost: it was stopped for a while. A newer view, if
-  // there is one, is known when it returns.
-  virtual bool overslept() { return false; }
+  // True if this member is not part of the newest view, which it may not have heard of yet because
+  // it was stopped for a while.
+  virtual bool left_behind() { return false; }
   // True if this worker is not in any view yet: await_view() says that it is ready for one.
   virtual bool candidate() const { return false; }
 };

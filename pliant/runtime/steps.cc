@@ -207,7 +207,7 @@ Status Steps::commit() {
     if (!ground_.newer_view()) {
       const Status run = run_calls();
       // Who was stopped may find its operation complete when the others have gone on without it.
-      const bool left_behind = run.ok() && ground_.overslept() && ground_.newer_view();
+      const bool left_behind = run.ok() && ground_.left_behind();
       if ((run.ok() && !left_behind) || test_defect() == Defect::kLocalCommit) break;
       if (!run.ok() && !repairable(run.error(), options_.elastic)) {
         open_.reset();

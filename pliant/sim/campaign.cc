@@ -25,8 +25,8 @@ std::string command_of(const CampaignOptions& options, const HistoryOptions& his
 CampaignResult run_campaign(const CampaignOptions& options,
                             const std::function<void(const Failure&)>& on_failure) {
   CampaignResult total;
-  for (const Promise promise : {Promise::kS1, Promise::kS2, Promise::kS3, Promise::kS5,
-                                Promise::kS6, Promise::kS7})
+  for (const Promise promise :
+       {Promise::kS1, Promise::kS2, Promise::kS3, Promise::kS5, Promise::kS6, Promise::kS7})
     total.violations[to_string(promise)] = 0;
   // True if the campaign goes on.
   const auto run = [&](const HistoryOptions& wanted) {
@@ -51,9 +51,12 @@ CampaignResult run_campaign(const CampaignOptions& options,
   set_test_defect(options.defect);
   bool goes_on = true;
   for (uint64_t seed = options.first_seed; seed <= options.last_seed && goes_on; ++seed) {
-    HistoryOptions wanted{.seed = seed, .members = options.members, .steps = options.steps,
-                          
-                          .calm = options.calm || options.sweep, .kill_at = options.kill_at};
+    HistoryOptions wanted{.seed = seed,
+                          .members = options.members,
+                          .steps = options.steps,
+
+                          .calm = options.calm || options.sweep,
+                          .kill_at = options.kill_at};
     uint64_t deliveries = 0;
     std::tie(goes_on, deliveries) = run(wanted);
     if (!options.sweep) continue;

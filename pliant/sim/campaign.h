@@ -20,7 +20,7 @@ struct CampaignOptions {
   uint64_t steps = 5;
   // For each seed: without faults once, then once for each delivery with a kill exactly before it.
   bool sweep = false;
-  bool calm = false;                // no faults
+  bool calm = false;                     // no faults
   std::optional<uint64_t> kill_at = {};  // one of a sweep alone
   Defect defect = Defect::kNone;
   bool stop_at_first = false;

@@ -14,8 +14,8 @@ void Line::send(Timeline::Event event) {
     held_.push_back(std::move(event));
     return;
   }
-  last_ = std::max(last_, world_.timeline.now() +
-                              world_.prng.duration(microseconds(10), microseconds(1500)));
+  last_ = std::max(
+      last_, world_.timeline.now() + world_.prng.duration(microseconds(10), microseconds(1500)));
   world_.timeline.at(last_, std::move(event));
 }
 
@@ -77,9 +77,9 @@ void Coordinator::decide() {
     return std::holds_alternative<RosterAction::Publish>(action);
   });
   const bool durable = view || std::any_of(actions.begin(), actions.end(), [](const auto& action) {
-    return std::holds_alternative<RosterAction::Start>(action) ||
-           std::holds_alternative<RosterAction::Refuse>(action);
-  });
+                         return std::holds_alternative<RosterAction::Start>(action) ||
+                                std::holds_alternative<RosterAction::Refuse>(action);
+                       });
   if (durable) log_ = roster_->snapshot();
   const bool crash = view && crash_at_next_view_;
   for (const RosterAction::Any& action : actions) act(action, !crash);
@@ -99,8 +99,8 @@ void Coordinator::act(const RosterAction::Any& any, bool heard) {
     for (const PeerId peer : pause->to)
       if (heard) callbacks_.send(peer, Paused{pause->reason});
   } else if (const auto* refuse = std::get_if<RosterAction::Refuse>(&any)) {
-    world_.note(fmt::format("coordinator refuses {}: {}", pliant::to_string(refuse->peer),
-                            refuse->reason));
+    world_.note(
+        fmt::format("coordinator refuses {}: {}", pliant::to_string(refuse->peer), refuse->reason));
     if (heard) callbacks_.send(refuse->peer, Refused{refuse->code, refuse->reason});
   } else if (const auto* start = std::get_if<RosterAction::Start>(&any)) {
     callbacks_.start(start->peer, start->number);
@@ -150,8 +150,8 @@ void Coordinator::restart() {
   if (up()) return;
   auto restored = Roster::restore(roster_options(world_.scenario), log_, world_.timeline.now());
   if (!restored)
-    return world_.violate(Promise::kS7, "the coordinator cannot go on: " +
-                                            restored.error().message);
+    return world_.violate(Promise::kS7,
+                          "the coordinator cannot go on: " + restored.error().message);
   world_.note("the coordinator is back");
   roster_.emplace(std::move(*restored));
   ++life_;

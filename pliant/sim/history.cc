@@ -135,8 +135,8 @@ void History::inject(Kind kind) {
     case Kind::kPartition: partition(); break;
     case Kind::kCutOff:
       count("cut_off");
-      world_.note(fmt::format("{} is cut off from the coordinator",
-                              pliant::to_string(worker->id())));
+      world_.note(
+          fmt::format("{} is cut off from the coordinator", pliant::to_string(worker->id())));
       worker->block_control();
       world_.timeline.after(prng.duration(milliseconds(1), milliseconds(500)),
                             [worker] { worker->unblock_control(); });
@@ -272,9 +272,8 @@ std::string History::why_not() const {
       return fmt::format("{} is out of the view and still runs", pliant::to_string(worker->id()));
   }
   for (const pliant::Member& member : view.members) {
-    const auto at = std::find_if(workers_.begin(), workers_.end(), [&](const auto& worker) {
-      return worker->id() == member.id;
-    });
+    const auto at = std::find_if(workers_.begin(), workers_.end(),
+                                 [&](const auto& worker) { return worker->id() == member.id; });
     if (at == workers_.end() || !(*at)->running())
       return fmt::format("{} has ended and is still in epoch {}", pliant::to_string(member.id),
                          number(view.epoch));
@@ -312,17 +311,16 @@ void History::start_worker(PeerId peer, uint32_t number) {
 }
 
 void History::signal_worker(PeerId peer, int signal) {
-  world_.timeline.after(world_.prng.duration(microseconds(50), milliseconds(2)),
-                        [this, peer, signal] {
-                          Worker* const worker = find(peer);
-                          if (worker == nullptr || !worker->running()) return;
-                          // A stopped process takes SIGTERM when it continues; ours would take it.
-                          if (worker->stopped() && signal != SIGKILL) return;
-                          world_.note(fmt::format("{} gets signal {}", pliant::to_string(peer),
-                                                  signal));
-                          worker->kill();
-                          report_exit(peer, 128 + signal, fmt::format("by signal {}", signal));
-                        });
+  world_.timeline.after(
+      world_.prng.duration(microseconds(50), milliseconds(2)), [this, peer, signal] {
+        Worker* const worker = find(peer);
+        if (worker == nullptr || !worker->running()) return;
+        // A stopped process takes SIGTERM when it continues; ours would take it.
+        if (worker->stopped() && signal != SIGKILL) return;
+        world_.note(fmt::format("{} gets signal {}", pliant::to_string(peer), signal));
+        worker->kill();
+        report_exit(peer, 128 + signal, fmt::format("by signal {}", signal));
+      });
 }
 
 void History::worker_ended(Worker& worker, int exit_code) {
@@ -349,7 +347,8 @@ Worker* History::find(PeerId peer) {
 std::vector<Worker*> History::running() {
   std::vector<Worker*> list;
   for (const auto& worker : workers_)
-    if (worker->running() && worker->is_member() && !worker->stopped()) list.push_back(worker.get());
+    if (worker->running() && worker->is_member() && !worker->stopped())
+      list.push_back(worker.get());
   return list;
 }
 

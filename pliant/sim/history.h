@@ -29,8 +29,8 @@ struct HistoryOptions {
 
 struct HistoryResult {
   uint64_t seed = 0;
-  uint64_t steps = 0;       // distinct committed ones
-  uint64_t commits = 0;     // by all members together
+  uint64_t steps = 0;    // distinct committed ones
+  uint64_t commits = 0;  // by all members together
   uint64_t deliveries = 0;
   uint64_t events = 0;
   uint32_t epochs = 0;
@@ -71,8 +71,8 @@ class History final {
   static constexpr int kKinds = 11;
   struct Fault {
     Kind kind = Kind::kKill;
-    std::optional<Duration> after;      // the first view
-    std::optional<uint64_t> delivery;   // otherwise before this one
+    std::optional<Duration> after;     // the first view
+    std::optional<uint64_t> delivery;  // otherwise before this one
   };
 
   void draw_faults();

@@ -86,8 +86,8 @@ void Judge::begun(int member, uint64_t step, const std::vector<uint64_t>& sample
                   const Vector& state) {
   Known& known = members_.at(static_cast<size_t>(member));
   // Equal states may stand on several branches: stay on the own one.
-  const bool same = known.node != nullptr && known.node->step + 1 == step &&
-                    known.node->state == state;
+  const bool same =
+      known.node != nullptr && known.node->step + 1 == step && known.node->state == state;
   const Node* const node = same ? known.node : find_state(step - 1, state);
   if (node == nullptr) {
     world_.violate(Promise::kS2, fmt::format("{} begins step {} with a state that no committed "
@@ -127,13 +127,12 @@ Judge::Node* Judge::replay(Node& parent, const std::set<int>& contributors,
   for (const int contributor : contributors) {
     const Begun* const begun = find_begun(contributor, node->step);
     if (begun == nullptr || begun->node != &parent) {
-      world_.violate(Promise::kS2,
-                     fmt::format("{} commits step {} with a part of {}, which {}", who, node->step,
-                                 contributor < static_cast<int>(members_.size())
-                                     ? name(contributor)
-                                     : std::string("nobody"),
-                                 begun == nullptr ? "has not begun it"
-                                                  : "has begun it with another state"));
+      world_.violate(
+          Promise::kS2,
+          fmt::format("{} commits step {} with a part of {}, which {}", who, node->step,
+                      contributor < static_cast<int>(members_.size()) ? name(contributor)
+                                                                      : std::string("nobody"),
+                      begun == nullptr ? "has not begun it" : "has begun it with another state"));
       return nullptr;
     }
     for (const uint64_t sample : begun->samples) {
@@ -168,15 +167,15 @@ void Judge::committed(int member, const Commit& commit, const Vector& state_afte
                           fmt::format("{} commits step {} out of order", who, commit.step));
   const auto reported = static_cast<size_t>(commit.reported_contributors);
   if (commit.contributors.size() != reported)
-    world_.violate(Promise::kS3, fmt::format("{} is told of {} contributors to step {}; the result "
-                                             "has parts of {}",
-                                             who, reported, commit.step,
-                                             fmt::join(commit.contributors, ",")));
+    world_.violate(Promise::kS3,
+                   fmt::format("{} is told of {} contributors to step {}; the result "
+                               "has parts of {}",
+                               who, reported, commit.step, fmt::join(commit.contributors, ",")));
   if (commit.counted_samples != commit.reported_samples)
-    world_.violate(Promise::kS3, fmt::format("{} is told of {} samples in step {}; the result has "
-                                             "{}",
-                                             who, commit.reported_samples, commit.step,
-                                             commit.counted_samples));
+    world_.violate(Promise::kS3,
+                   fmt::format("{} is told of {} samples in step {}; the result has "
+                               "{}",
+                               who, commit.reported_samples, commit.step, commit.counted_samples));
   if (!world_.violations.empty()) return;
   auto* const parent = const_cast<Node*>(known.node);
   const Node* const node = replay(*parent, commit.contributors, who);
@@ -204,11 +203,11 @@ void Judge::compare_with_view(int member, const Node& node) {
     if (theirs == nullptr || theirs->step < node.step || newest_.rank_of(other.peer) < 0) continue;
     while (theirs->step > node.step) theirs = theirs->parent;
     if (theirs == &node) continue;
-    return world_.violate(Promise::kS2,
-                          fmt::format("{} and member {} are in epoch {} and have committed step {} "
-                                      "with different contributors",
-                                      name(member), pliant::to_string(other.peer),
-                                      number(newest_.epoch), node.step));
+    return world_.violate(
+        Promise::kS2,
+        fmt::format("{} and member {} are in epoch {} and have committed step {} "
+                    "with different contributors",
+                    name(member), pliant::to_string(other.peer), number(newest_.epoch), node.step));
   }
 }
 

@@ -184,8 +184,8 @@ void Network::tail(const MessagePtr& message) {
 
 // It is not under way any more.
 void Network::settle(const MessagePtr& message) {
-  Queue& queue = link(message->from, message->to)
-                     .queues[message->frame.stream % world_.scenario.streams];
+  Queue& queue =
+      link(message->from, message->to).queues[message->frame.stream % world_.scenario.streams];
   std::erase(queue.under_way, message);
   message->due = false;
   if (queue.under_way.empty() || !queue.under_way.front()->due) return;
@@ -278,8 +278,8 @@ void Network::end(PeerId peer, End how) {
     if (other == peer) continue;
     const auto out = links_.find({peer, other});
     const auto in = links_.find({other, peer});
-    const bool linked = (out != links_.end() && out->second.used) ||
-                        (in != links_.end() && in->second.used);
+    const bool linked =
+        (out != links_.end() && out->second.used) || (in != links_.end() && in->second.used);
     if (!linked) continue;
     const bool orderly = how == End::kInOrder || world_.prng.chance(50);
     close(peer, other, world_.prng.duration(Duration(0), milliseconds(20)), orderly,

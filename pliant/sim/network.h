@@ -65,7 +65,7 @@ class Network final {
     std::vector<std::byte> copy;  // behind `payload`, once the sender needs its memory
     uint64_t cookie = 0;
     std::byte* place = nullptr;
-    bool due = false;     // its head has come
+    bool due = false;  // its head has come
     bool placed = false;
     bool wasted = false;
     bool dropped = false;

@@ -22,8 +22,8 @@ class Prng final {
   uint64_t between(uint64_t low, uint64_t high) { return low + below(high - low + 1); }
   bool chance(uint64_t percent) { return below(100) < percent; }
   Duration duration(Duration low, Duration high) {
-    return low + Duration(static_cast<int64_t>(
-                     below(static_cast<uint64_t>((high - low).count()) + 1)));
+    return low +
+           Duration(static_cast<int64_t>(below(static_cast<uint64_t>((high - low).count()) + 1)));
   }
 
   // Spreads a number over all bits.

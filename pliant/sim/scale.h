@@ -19,11 +19,11 @@ struct ScaleOptions {
 struct ScaleResult {
   uint32_t members = 0;
   uint32_t failures = 0;
-  uint32_t changes = 0;           // views that were decided because of them
-  double messages_per_change = 0; // from the coordinator to workers
+  uint32_t changes = 0;            // views that were decided because of them
+  double messages_per_change = 0;  // from the coordinator to workers
   double bytes_per_message = 0;
-  double bytes_per_change = 0;    // all messages together
-  double cpu_us_per_change = 0;   // of the decision
+  double bytes_per_change = 0;   // all messages together
+  double cpu_us_per_change = 0;  // of the decision
   double encode_us_per_change = 0;
 };
 

@@ -88,8 +88,8 @@ void Worker::leave() {
 int Worker::judge_end(const Error& error) {
   if (dead_) return 1;
   ++around_.world.ends[pliant::to_string(error.code)];
-  around_.world.note(fmt::format("member {} ends: {}", pliant::to_string(id()),
-                                 pliant::to_string(error)));
+  around_.world.note(
+      fmt::format("member {} ends: {}", pliant::to_string(id()), pliant::to_string(error)));
   if (error.code == Code::kCancelled) return 0;
   const bool all_gone = error.message.starts_with("the state is lost");
   if (error.code == Code::kInvalid && !damaged_ && !all_gone)
@@ -132,8 +132,8 @@ int Worker::train_steps() {
     sleep(around_.world.prng.duration(scenario.compute_min, scenario.compute_max));
     for (int i = 0; i < scenario.operations && !dead_; ++i) {
       const auto at = static_cast<size_t>(i);
-      inputs[at] = input_of(slice(scenario.model, scenario.operations, i), state, steps.samples(),
-                            index_);
+      inputs[at] =
+          input_of(slice(scenario.model, scenario.operations, i), state, steps.samples(), index_);
       outputs[at].assign(inputs[at].size(), 0);
       const Status handed = steps.all_reduce(names[at], inputs[at].data(), outputs[at].data(),
                                              inputs[at].size(), DType::kI64, Op::kSum);
@@ -153,9 +153,9 @@ int Worker::train_steps() {
         commit.contributors = contributors_of(trailer);
         commit.counted_samples = static_cast<uint64_t>(trailer[0]);
       } else if (contributors_of(trailer) != commit.contributors) {
-        around_.world.violate(Promise::kS3,
-                              fmt::format("the operations of step {} have different contributors",
-                                          step));
+        around_.world.violate(
+            Promise::kS3,
+            fmt::format("the operations of step {} have different contributors", step));
       }
       commit.result.insert(commit.result.end(), outputs[i].begin(),
                            outputs[i].end() - static_cast<std::ptrdiff_t>(kTrailer));

@@ -32,8 +32,7 @@ Worker::Worker(const Surroundings& around, const pliant::Member& self)
           .self = self_.id,
           .epoch = Epoch{1},
           .timeout = around_.world.scenario.timeout,
-          .plan = [this](const Signature&,
-                         const Group&) { return around_.world.scenario.plan; },
+          .plan = [this](const Signature&, const Group&) { return around_.world.scenario.plan; },
           .describe = [this](PeerId peer) { return view_.describe(peer); }});
 }
 
@@ -121,19 +120,18 @@ void Worker::dawdle() {
 void Worker::poke() {
   if (resume_planned_ || condition_ == nullptr || !(*condition_)()) return;
   resume_planned_ = true;
-  around_.world.timeline.after(
-      around_.world.prng.duration(Duration(0), microseconds(20)), [this] {
-        // Not deliver(): nothing may run in between.
-        const auto resume = [this] {
-          resume_planned_ = false;
-          if (condition_ == nullptr) return;
-          fiber_->resume();
-          if (!fiber_->finished() || dead_) return;
-          finish();
-        };
-        if (ended_ || dead_) return;
-        stopped_ ? backlog_.push_back(resume) : resume();
-      });
+  around_.world.timeline.after(around_.world.prng.duration(Duration(0), microseconds(20)), [this] {
+    // Not deliver(): nothing may run in between.
+    const auto resume = [this] {
+      resume_planned_ = false;
+      if (condition_ == nullptr) return;
+      fiber_->resume();
+      if (!fiber_->finished() || dead_) return;
+      finish();
+    };
+    if (ended_ || dead_) return;
+    stopped_ ? backlog_.push_back(resume) : resume();
+  });
 }
 
 void Worker::tick() {
@@ -155,8 +153,8 @@ void Worker::watch_waits() {
     if (time() - since > timeout + kSlack)
       hangs("for an operation longer than its deadline");
     else if (newer_view() && time() - std::max(since, newest_since_) > kSlack)
-      hangs(fmt::format("for an operation of epoch {} although epoch {} is known",
-                        installed_epoch_, newest_epoch_));
+      hangs(fmt::format("for an operation of epoch {} although epoch {} is known", installed_epoch_,
+                        newest_epoch_));
   }
   if (waiting_ == Waiting::kView && paused_.empty() && time() - since > timeout + kSlack)
     hangs("for a view without end");
@@ -165,8 +163,10 @@ void Worker::watch_waits() {
 // ---- Operations -------------------------------------------------------------------------------
 
 Error Worker::stale() const {
-  return {Code::kStaleEpoch, fmt::format("the view changed: epoch {} is over", installed_epoch_),
-          {}, view_.epoch};
+  return {Code::kStaleEpoch,
+          fmt::format("the view changed: epoch {} is over", installed_epoch_),
+          {},
+          view_.epoch};
 }
 
 void Worker::check_error(const Status& status, const Group& group) {
@@ -175,9 +175,13 @@ void Worker::check_error(const Status& status, const Group& group) {
   const bool blames = error.code == Code::kPeerLost || error.code == Code::kTimeout;
   if (blames && error.peer == PeerId{} && group.size() > 1)
     around_.world.violate(Promise::kS7, "an error names no peer: " + error.message);
-  // The coordinator may have been away when it was first said.
-  if (blames && error.peer != PeerId{})
-    report(RosterEvent::Suspected{id(), error.peer, error.message});
+  if (blames && error.peer != PeerId{}) suspect(error.peer, error.message);
+}
+
+// Said again to a coordinator that comes back: it keeps no suspicions.
+void Worker::suspect(PeerId peer, const std::string& reason) {
+  suspects_.insert(peer);
+  report(RosterEvent::Suspected{id(), peer, reason});
 }
 
 Status Worker::run(const Operation& operation, const Group& group, const std::byte** result) {
@@ -247,12 +251,11 @@ void Worker::arrived(PeerId from, const Frame& frame, std::byte* payload) {
 void Worker::sent(uint64_t cookie) { executor_->sent(cookie); }
 
 void Worker::lost(PeerId peer, const Error& error) {
-  const Error told{error.code,
-                   fmt::format("{} is lost: {}", view_.describe(peer), error.message), peer,
-                   view_.epoch};
+  const Error told{error.code, fmt::format("{} is lost: {}", view_.describe(peer), error.message),
+                   peer, view_.epoch};
   if (!executor_->has_said_goodbye(peer)) {
-    lost_peers_.push_back(peer);
-    report(RosterEvent::Suspected{id(), peer, error.message});
+    lost_peers_.insert(peer);
+    suspect(peer, error.message);
   }
   executor_->lost(peer, told);
 }
@@ -260,10 +263,10 @@ void Worker::lost(PeerId peer, const Error& error) {
 void Worker::stale_write(std::span<const std::byte> memory, const Frame& frame) {
   for (const auto& output : outputs_)
     if (overlap(output, memory))
-      around_.world.violate(
-          Promise::kS6, fmt::format("a message of epoch {} is written into the result of an "
-                                    "operation of epoch {} at member {}",
-                                    frame.epoch, installed_epoch_, pliant::to_string(id())));
+      around_.world.violate(Promise::kS6,
+                            fmt::format("a message of epoch {} is written into the result of an "
+                                        "operation of epoch {} at member {}",
+                                        frame.epoch, installed_epoch_, pliant::to_string(id())));
 }
 
 // ---- Views ------------------------------------------------------------------------------------
@@ -307,6 +310,7 @@ void Worker::install(const ViewChange& change) {
   for (const pliant::Member& member : change.view.members)
     if (member.id != id()) transport_->add_peer(member);
   executor_->install(change.view.epoch, {});
+  suspects_ = lost_peers_;  // who was merely late may be on time in this view
   enter_view(change.view);
   if (newest_epoch_ != installed_epoch_) executor_->interrupt(stale());
 }
@@ -336,25 +340,25 @@ void Worker::dial() {
   retry_ = milliseconds(5);
   life_ = around_.coordinator.life();
   report(RosterEvent::Joined{self_, known_epoch_});
-  for (const PeerId peer : lost_peers_)
+  for (const PeerId peer : suspects_)
     report(RosterEvent::Suspected{id(), peer, "was lost while the coordinator was away"});
 }
 
 void Worker::coordinator_crashed() {
   if (ended_) return;
-  around_.world.timeline.after(
-      around_.world.prng.duration(Duration(0), milliseconds(3)), [this] {
-        deliver([this] {
-          if (life_ == around_.coordinator.life()) return;
-          life_ = 0;
-          dial();
-        });
-      });
+  around_.world.timeline.after(around_.world.prng.duration(Duration(0), milliseconds(3)), [this] {
+    deliver([this] {
+      if (life_ == around_.coordinator.life()) return;
+      life_ = 0;
+      dial();
+    });
+  });
 }
 
 void Worker::report(const RosterEvent::Any& event) {
   if (dead_ || ended_ || life_ == 0) return;
-  to_coordinator_.send([this, life = life_, event] { around_.coordinator.from_worker(life, event); });
+  to_coordinator_.send(
+      [this, life = life_, event] { around_.coordinator.from_worker(life, event); });
 }
 
 void Worker::tell_worker(const Message& message) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,6 +107,7 @@ class Worker final : public StepGround, public Endpoint, private Sink {
   void meet(const std::vector<pliant::Member>& members);
   void enter_view(const View& view);
   Error stale() const;
+  void suspect(PeerId peer, const std::string& reason);
   void check_error(const Status& status, const Group& group);
 
   const Surroundings around_;
@@ -142,8 +144,9 @@ class Worker final : public StepGround, public Endpoint, private Sink {
   Line to_coordinator_;
   Line from_coordinator_;
   bool dialing_ = false;
-  std::vector<PeerId> lost_peers_;
-  uint64_t life_ = 0;  // of the coordinator we are connected to; 0: none
+  std::set<PeerId> lost_peers_;
+  std::set<PeerId> suspects_;  // those, and who was late in this view
+  uint64_t life_ = 0;          // of the coordinator we are connected to; 0: none
   Duration retry_ = std::chrono::milliseconds(5);
   uint64_t committed_since_heal_ = 0;
 };

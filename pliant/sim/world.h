@@ -41,9 +41,9 @@ struct Scenario {
   Duration latency_max{};
   Duration compute_min{};
   Duration compute_max{};
-  Duration timeout{};    // of an operation
+  Duration timeout{};  // of an operation
   Duration heartbeat{};
-  uint32_t streams = 1;  // independent queues between two members
+  uint32_t streams = 1;         // independent queues between two members
   bool two_phases = true;       // a message's payload comes after its head
   bool sent_on_arrival = true;  // otherwise a message is sent as soon as it is given
 

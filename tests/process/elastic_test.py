@@ -144,8 +144,7 @@ class Elastic(unittest.TestCase):
     def test_all_but_one_die_one_after_the_other(self):
         job = self.job(4, ["--max", "4"], [])
         for members in (4, 3, 2):
-            reached = job.await_step(20, members)
-            del reached
+            job.await_step(20, members)
             before = self.kill(job, [job.by_last_step()[0]])
             job.await_step(before[STEP] + 10, members - 1)
         self.finish(job)
@@ -166,11 +165,16 @@ class Elastic(unittest.TestCase):
         job.await_step(newest[STEP] + 1, 3)
         self.finish(job)
 
-    def test_sizes_by_schedule(self):
-        job = self.job(2, ["--max", "4", "--schedule", "2@0,4@100,1@400,3@600"],
-                       ["--compute-ms", "1"])
-        for step, members in ((50, 2), (150, 4), (450, 1), (650, 3)):
-            job.await_step(step, members)
+    def test_growing_by_schedule(self):
+        job = self.job(2, ["--max", "4", "--schedule", "2@0,4@50"], ["--compute-ms", "1"])
+        job.await_step(20, 2)
+        job.await_step(50, 4)
+        self.finish(job)
+
+    def test_shrinking_by_schedule(self):
+        job = self.job(4, ["--max", "4", "--schedule", "4@0,1@100"], ["--compute-ms", "1"])
+        job.await_step(20, 4)
+        job.await_step(150, 1)
         self.finish(job)
 
     def test_below_the_minimum_the_job_waits_for_replacements(self):
@@ -178,10 +182,9 @@ class Elastic(unittest.TestCase):
         job.await_step(20, 3)
         before = self.kill(job, job.by_last_step()[:2])
         job.await_step(before[STEP] + 20, 3)
-        # Nobody went on with fewer.
-        fewest = min(made[MEMBERS] for made in sum(job.records().values(), [])
-                     if made[STEP] > before[STEP] + 2)
-        self.assertEqual(fewest, 3)
+        # Nobody went on with fewer: only the step that was open is finished by who is left.
+        fewer = {made[STEP] for made in sum(job.records().values(), []) if made[MEMBERS] < 3}
+        self.assertLessEqual(len(fewer), 1)
         self.finish(job)
         self.assertTrue(any(re.search("paus", line) for line in job.lines), job.lines)
 

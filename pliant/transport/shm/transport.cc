@@ -90,8 +90,7 @@ ShmTransport::Link& ShmTransport::add_link(PeerId peer) {
 
 bool ShmTransport::linked(PeerId peer) const {
   const auto at = links_.find(peer);
-  return at != links_.end() && (at->second->connected || at->second->sent_to) &&
-         !at->second->lost;
+  return at != links_.end() && (at->second->connected || at->second->sent_to) && !at->second->lost;
 }
 
 Segment* ShmTransport::segment_of(PeerId peer) {
@@ -186,11 +185,12 @@ void ShmTransport::meet_stranger(int fd) {
   const bool accepted = answer == Answer::kAccepted;
   auto sent =
       send_descriptors(stranger.socket, reply, {&descriptor, accepted ? size_t{1} : size_t{0}});
-  if (!accepted || !sent || *sent == 0) {
-    if (answer != Answer::kDuplicate)
-      log(LogLevel::kWarning, fmt::format("refused a process on this host: {}", to_string(answer)));
-    return drop_stranger(fd);
-  }
+  if (!accepted && answer != Answer::kDuplicate)
+    log(LogLevel::kWarning, fmt::format("refused a process on this host: {}", to_string(answer)));
+  if (accepted && (!sent || *sent == 0))
+    log(LogLevel::kInfo,
+        fmt::format("peer {} went away while it connected", to_string(hello->from)));
+  if (!accepted || !sent || *sent == 0) return drop_stranger(fd);
   auto segment = Segment::map(received->descriptors[0].release());
   Link& link = add_link(hello->from);
   if (!segment) return drop_stranger(fd);

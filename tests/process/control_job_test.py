@@ -1,0 +1,365 @@
+#!/usr/bin/env python3
+"""Real jobs and the commands of people: status, resize, drain, events and stop; and jobs whose
+coordinator dies while they train."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+BUILD = pathlib.Path(os.environ.get("PLIANT_BUILD_DIR", "build/release")).absolute()
+PLIANT = os.environ.get("PLIANT_PROGRAM") or str(BUILD / "pliant")
+# Only a hang is cut off by this; nothing is expected to come near it.
+PATIENCE_S = 120
+SAMPLES = 10000
+RECORD = struct.Struct("<QIIQQQqqqqQ")
+STEP = 0
+
+
+def state_of(pid):
+    """One letter, as ps shows it; nothing if there is no such process."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
+    except (OSError, IndexError):
+        return ""
+
+
+def alive(pid):
+    return state_of(pid) not in ("", "Z", "X")
+
+
+class Job:
+    """`pliant run` with chaos workers in a folder of job files of its own."""
+
+    def __init__(self, test, members, *run_options, name="train"):
+        self.test = test
+        self.directory = tempfile.mkdtemp(prefix="pliant-job-test-")
+        self.records = os.path.join(self.directory, "records")
+        os.mkdir(self.records)
+        self.name = name
+        self.process = subprocess.Popen(
+            [PLIANT, "run", "-n", str(members), "--job", name, "--no-prefix", *run_options, "--",
+             PLIANT, "chaos-worker", "--records", self.records],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment())
+        self.lines = []
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        self.cut_off = threading.Timer(PATIENCE_S, self.process.kill)
+        self.cut_off.start()
+        test.addCleanup(self.clean_up)
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    def environment(self, **extra):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
+        return {**kept, "XDG_RUNTIME_DIR": self.directory, "HOME": self.directory, **extra}
+
+    def ask(self, *arguments, **variables):
+        return subprocess.run([PLIANT, *arguments], capture_output=True, text=True,
+                              timeout=PATIENCE_S, env=self.environment(**variables), check=False)
+
+    def succeed(self, *arguments):
+        done = self.ask(*arguments)
+        self.test.assertEqual((done.returncode, done.stderr), (0, ""), "".join(self.lines))
+        return done.stdout
+
+    def refuse(self, text, *arguments, **variables):
+        done = self.ask(*arguments, **variables)
+        self.test.assertEqual((done.returncode, done.stdout), (1, ""), done)
+        self.test.assertIn(text, done.stderr)
+
+    def status(self):
+        return json.loads(self.succeed("status", "--json"))
+
+    def await_that(self, condition):
+        """The status for which the condition holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            done = self.ask("status", "--json")
+            if done.returncode == 0 and condition(json.loads(done.stdout)):
+                return json.loads(done.stdout)
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{done.stdout}{done.stderr}{''.join(self.lines)}")
+            time.sleep(0.01)
+
+    def await_members(self, count):
+        return self.await_that(lambda status: len(status["members"]) == count)
+
+    def step(self):
+        """The last that anybody wrote down; it does not need the coordinator."""
+        newest = 0
+        for name in os.listdir(self.records):
+            data = pathlib.Path(self.records, name).read_bytes()
+            whole = len(data) // RECORD.size * RECORD.size
+            if whole:
+                newest = max(newest, RECORD.unpack(data[whole - RECORD.size:whole])[STEP])
+        return newest
+
+    def await_steps(self, count):
+        target = self.step() + count
+        deadline = time.monotonic() + PATIENCE_S
+        while self.step() < target:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"no step {target}: {''.join(self.lines)}")
+            time.sleep(0.005)
+
+    def journal(self, coordinator):
+        for link in pathlib.Path(f"/proc/{coordinator}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                path = os.readlink(link)
+                if path.endswith("/journal"):
+                    return path
+        raise AssertionError("the coordinator has no journal open")
+
+    def wait(self):
+        code = self.process.wait(PATIENCE_S)
+        self.reader.join()
+        return code
+
+    def judge(self):
+        """Every commit agrees with a serial replay."""
+        judged = subprocess.run(
+            [PLIANT, "chaos-check", self.records, "--samples", str(SAMPLES)],
+            capture_output=True, text=True, check=False)
+        self.test.assertEqual(judged.returncode, 0, judged.stdout + "".join(self.lines))
+
+    def stop(self):
+        """Ends the job and looks for what it left behind."""
+        status = self.status()
+        journal = self.journal(status["coordinator_pid"])
+        self.succeed("stop")
+        code = self.wait()
+        left = [m["pid"] for m in status["members"] if alive(m["pid"])]
+        self.test.assertEqual((left, alive(status["coordinator_pid"])), ([], False))
+        self.test.assertFalse(os.path.exists(os.path.dirname(journal)))
+        self.test.assertEqual(os.listdir(os.path.join(self.directory, "pliant")), [])
+        self.judge()
+        return code
+
+    def clean_up(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.wait()
+        self.cut_off.cancel()
+        self.process.stderr.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Commands(unittest.TestCase):
+    def test_a_job_and_its_people(self):
+        job = Job(self, 3, "--min", "2", "--max", "4", "--restart")
+        status = job.await_members(3)
+        self.assertEqual((status["job"], status["state"], status["target"], status["min"],
+                          status["max"]), ("train", "running", 3, 2, 4))
+        for member in status["members"]:
+            self.assertTrue(alive(member["pid"]))
+        self.assertIn("job train: running, epoch", job.succeed("status"))
+        self.assertIn("0.2#1", job.succeed("status"))
+
+        self.assertEqual(job.succeed("resize", "4"), "the job is to have 4 members\n")
+        job.await_members(4)
+        for size, why in (("0", "cannot be resized to 0"), ("1", "minimum of 2"),
+                          ("5", "maximum of 4")):
+            job.refuse(why, "resize", size)
+        job.succeed("resize", "2")
+        status = job.await_members(2)
+        job.await_steps(5)
+
+        job.refuse("minimum of 2", "drain", status["members"][1]["peer"])
+        job.succeed("resize", "3")
+        status = job.await_members(3)
+        leaver = status["members"][1]
+        job.succeed("drain", leaver["peer"])
+        status = job.await_members(2)
+        self.assertNotIn(leaver["peer"], [member["peer"] for member in status["members"]])
+        self.assertEqual(status["target"], 2)
+        job.refuse("is no member", "drain", "0.9#1")
+        job.refuse("no host 'nowhere'", "drain", "nowhere")
+        job.refuse("minimum is 2 members", "drain", "localhost")
+
+        self.events(job)
+        self.strangers(job)
+        job.stop()
+
+    def events(self, job):
+        events = [json.loads(line)
+                  for line in job.succeed("events", "--no-follow", "--json").splitlines()]
+        ids = [event["id"] for event in events]
+        self.assertEqual(ids, list(range(1, len(ids) + 1)))
+        self.assertLessEqual({"view", "resize", "drain"}, {event["kind"] for event in events})
+        later = job.succeed("events", "--no-follow", "--json", "--since", str(ids[-3])).splitlines()
+        self.assertEqual([json.loads(line)["id"] for line in later][:2], ids[-2:])
+
+    def strangers(self, job):
+        entry = json.loads(next(pathlib.Path(job.directory, "pliant").iterdir()).read_text())
+        at = ("--endpoint", entry["endpoint"])
+        for command in (["status"], ["resize", "3"], ["stop"]):
+            job.refuse("token is missing or wrong", *command, *at, PLIANT_TOKEN="wrong")
+        job.refuse("no job 'nosuch' is running", "status", "--job", "nosuch")
+
+    def test_more_than_fits(self):
+        job = Job(self, 2, "-H", "127.0.0.1:1,127.0.0.2:2", "--max", "3")
+        job.await_members(2)
+        job.succeed("drain", "127.0.0.1")
+        job.refuse("do not fit into the 2 slots", "resize", "3")
+        job.stop()
+
+    def test_a_job_of_fixed_size(self):
+        directory = tempfile.mkdtemp(prefix="pliant-job-test-")
+        self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
+        job = Job(self, 2)
+        status = job.await_members(2)
+        self.assertEqual((status["target"], status["min"], status["max"]), (2, 2, 2))
+        job.refuse("the job has a fixed size", "resize", "3")
+        job.refuse("the job has a fixed size", "drain", "0.0#1")
+        job.succeed("stop")
+        self.assertNotEqual(job.wait(), 0)
+
+    def test_top_and_events_follow_to_the_end(self):
+        job = Job(self, 2, "--max", "3")
+        job.await_members(2)
+        followers = [subprocess.Popen([PLIANT, command], stdout=subprocess.PIPE, text=True,
+                                      env=job.environment()) for command in ("top", "events")]
+        for follower in followers:
+            self.addCleanup(follower.stdout.close)
+            self.addCleanup(follower.wait)
+            self.addCleanup(follower.kill)
+            self.assertNotEqual(follower.stdout.readline(), "")
+        job.stop()
+        for follower in followers:
+            follower.stdout.read()
+            self.assertEqual(follower.wait(PATIENCE_S), 0)
+
+
+class CoordinatorDies(unittest.TestCase):
+    def kill(self, coordinator):
+        os.kill(coordinator, signal.SIGKILL)
+
+    def test_training_goes_on(self):
+        job = Job(self, 3, "--max", "4", "--restart")
+        before = job.await_members(3)
+        job.await_steps(3)
+        self.kill(before["coordinator_pid"])
+        job.await_steps(20)
+        after = job.await_that(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
+        self.assertEqual(after["epoch"], before["epoch"])
+        self.assertEqual([member["pid"] for member in after["members"]],
+                         [member["pid"] for member in before["members"]])
+        # And it is a coordinator like the one before, for a member that dies above all.
+        victim = after["members"][1]["pid"]
+        os.kill(victim, signal.SIGKILL)
+        healed = job.await_that(lambda s: len(s["members"]) == 3 and
+                                victim not in [member["pid"] for member in s["members"]])
+        self.assertGreater(healed["epoch"], after["epoch"])
+        job.stop()
+
+    def test_a_wish_that_was_granted_survives(self):
+        job = Job(self, 3, "--max", "4", "--restart")
+        for size in (4, 2, 4):
+            before = job.await_that(lambda s: len(s["members"]) == s["target"])
+            job.succeed("resize", str(size))
+            self.kill(before["coordinator_pid"])
+            after = job.await_members(size)
+            self.assertNotEqual(after["coordinator_pid"], before["coordinator_pid"])
+        job.await_steps(5)
+        job.stop()
+
+    def test_a_worker_dies_meanwhile(self):
+        job = Job(self, 3, "--max", "4", "--restart")
+        before = job.await_members(3)
+        job.await_steps(3)
+        victim = before["members"][2]["pid"]
+        # A stopped coordinator decides nothing; when it is killed, the news dies with it.
+        os.kill(before["coordinator_pid"], signal.SIGSTOP)
+        os.kill(victim, signal.SIGKILL)
+        while alive(victim):
+            time.sleep(0.005)
+        self.kill(before["coordinator_pid"])
+        after = job.await_that(lambda s: len(s["members"]) == 3 and
+                               victim not in [member["pid"] for member in s["members"]])
+        survivors = {member["pid"] for member in before["members"]} - {victim}
+        self.assertLessEqual(survivors, {member["pid"] for member in after["members"]})
+        job.await_steps(5)
+        job.stop()
+
+    def test_again_and_again(self):
+        job = Job(self, 3, "--max", "4", "--restart")
+        job.await_members(3)
+        for _ in range(5):
+            before = job.status()
+            self.kill(before["coordinator_pid"])
+            after = job.await_that(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
+            self.assertEqual(len(after["members"]), 3)
+            job.await_steps(3)
+        self.assertEqual(after["epoch"], 1)
+        job.stop()
+
+    def test_a_crash_loop_ends_the_job(self):
+        job = Job(self, 2, "--max", "3")
+        pid = 0
+        job.await_members(2)
+        with contextlib.suppress(AssertionError):
+            while job.process.poll() is None:
+                pid = job.await_that(lambda s: s["coordinator_pid"] != pid)["coordinator_pid"]
+                self.kill(pid)
+        self.assertEqual(job.wait(), 1)
+        self.assertIn("10 before it within a minute", "".join(job.lines))
+
+    def test_two_hosts(self):
+        job = Job(self, 4, "-H", "127.0.0.1:2,127.0.0.2:3", "--restart")
+        before = job.await_members(4)
+        self.kill(before["coordinator_pid"])
+        job.succeed("resize", "5")
+        job.await_members(5)
+        job.await_steps(5)
+        job.stop()
+
+    def test_a_second_coordinator_is_refused(self):
+        job = Job(self, 2, "--max", "3")
+        coordinator = job.await_members(2)["coordinator_pid"]
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            order = {"listener": listener.fileno(), "token": "x", "name": "train", "min": 1,
+                     "max": 3, "journal": job.journal(coordinator),
+                     "hosts": [{"name": "localhost", "slots": 3}]}
+            second = subprocess.run([PLIANT, "coordinator"], input=json.dumps(order) + "\n",
+                                    capture_output=True, text=True, timeout=PATIENCE_S,
+                                    pass_fds=[listener.fileno()], check=False)
+        self.assertEqual(second.returncode, 3, second.stderr)
+        self.assertIn(str(coordinator), second.stderr)
+        self.assertEqual(job.status()["coordinator_pid"], coordinator)
+        job.await_steps(3)
+        job.stop()
+
+    def test_without_an_order(self):
+        for text in ("", "{}\n", "[]\n", "nonsense\n"):
+            done = subprocess.run([PLIANT, "coordinator"], input=text, capture_output=True,
+                                  text=True, timeout=PATIENCE_S, check=False)
+            self.assertEqual(done.returncode, 3, done)
+
+    def test_nothing_is_left_of_a_killed_launcher(self):
+        job = Job(self, 2, "--max", "3")
+        status = job.await_members(2)
+        journal = job.journal(status["coordinator_pid"])
+        job.process.kill()
+        job.wait()
+        pids = [status["coordinator_pid"], *(member["pid"] for member in status["members"])]
+        deadline = time.monotonic() + PATIENCE_S
+        while any(map(alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual([pid for pid in pids if alive(pid)], [])
+        self.assertFalse(os.path.exists(os.path.dirname(journal)))
+
+
+if __name__ == "__main__":
+    unittest.main()
