@@ -346,7 +346,7 @@ PLIANT_API pliant_status pliant_step_all_reduce(pliant_session* session, const c
                                                 pliant_dtype dtype, pliant_op op);
 
 /* Completes the step. When members were lost meanwhile, the others finish it without them. The view
- * may change here. PLIANT_CANCELLED: this member is not part of the job any more; leave the loop. */
+ * may change here. PLIANT_CANCELLED: this member is out of the job; leave the loop. */
 PLIANT_API pliant_status pliant_commit_step(pliant_session* session);
 
 /* The result of the last committed step, which the ranks of a host share: read-only, valid until

@@ -410,6 +410,50 @@ static void test_groups(void) {
   CHECK(none == NULL);
 }
 
+/* Steps that change nothing but the members' sum, over several steps, with a sampler. */
+static void test_steps(void) {
+  static float model[kBlock];
+  static float gradients[kBlock];
+  int begun = 0;
+  uint64_t number = 0;
+  INVALID(pliant_commit_step(session), "begin_step");
+  INVALID(pliant_register_state(session, "model", model, kBlock, 99), "type");
+  OK(pliant_register_state(session, "model", model, kBlock, PLIANT_F32));
+  INVALID(pliant_register_state(session, "model", model, kBlock, PLIANT_F32), "twice");
+  INVALID(pliant_use_sampler(session, 0, 8, 1, 1, 1), "sample");
+  OK(pliant_use_sampler(session, 100, 8, 1, 2, 1));
+  uint64_t consumed = 0;
+  while (1) {
+    OK(pliant_begin_step(session, &begun));
+    if (!begun) break;
+    const uint64_t* samples = NULL;
+    size_t count = 0;
+    OK(pliant_step_number(session, &number));
+    OK(pliant_step_samples(session, &samples, &count));
+    for (size_t i = 0; i < count; ++i) CHECK(samples[i] < 100);
+    for (int i = 0; i < kBlock; ++i) gradients[i] = (float)count;
+    OK(pliant_step_all_reduce(session, "g", gradients, NULL, kBlock, PLIANT_F32, PLIANT_MEAN));
+    INVALID(pliant_step_all_reduce(session, "g", gradients, NULL, kBlock, PLIANT_F32, PLIANT_MEAN),
+            "twice");
+    OK(pliant_commit_step(session));
+    const void* result = NULL;
+    size_t bytes = 0;
+    OK(pliant_step_result(session, "g", &result, &bytes));
+    INVALID(pliant_step_result(session, "h", &result, &bytes), "no result");
+    CHECK(bytes == sizeof gradients);
+    /* The members' samples, divided by their number. */
+    CHECK(((const float*)result)[kBlock - 1] == 1.0F);
+    int members = 0;
+    uint64_t contributed = 0;
+    OK(pliant_step_contributors(session, &members, &contributed));
+    CHECK(members == size);
+    consumed += contributed;
+  }
+  CHECK(consumed == 200);
+  CHECK(number == 26);
+  INVALID(pliant_propose_size(session, 2), "not elastic");
+}
+
 int main(void) {
   CHECK(pliant_last_error()[0] == '\0' && pliant_last_error_peer() == -1);
   open_session();
@@ -426,6 +470,7 @@ int main(void) {
   test_messages();
   test_agreement();
   test_groups();
+  test_steps();
   OK(pliant_barrier(session, NULL, NULL));
   OK(pliant_session_close(session));
   return 0;

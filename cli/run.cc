@@ -168,7 +168,16 @@ Result<std::optional<ElasticOptions>> elastic_options(const RunArguments& argume
 
 // What people call the job, and where they reach it.
 Status name_job(const RunArguments& arguments, LaunchOptions& options) {
-  options.name = arguments.job;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto control = [](unsigned char c) { return c < ' ' || c == 0x7f; };
+  if (std::any_of(arguments.job.begin(), arguments.job.end(), control))
+    return invalid("--job: the name holds characters that cannot be shown");
+  if (!arguments.job.empty() && std::all_of(arguments.job.begin(), arguments.job.end(), digit))
+    return invalid(
+        fmt::format("--job {0}: a number means the launcher with this pid; write "
+                    "job-{0} or the like",
+                    arguments.job));
+  options.name = options.session.job = arguments.job;
   if (options.name.empty()) {
     const auto program = std::filesystem::path(options.command[0]).filename().string();
     options.name = fmt::format("{}-{}", program, getpid());

@@ -118,6 +118,33 @@ TEST(Buffers, MayChangeFromCallToCall) {
 }
 
 // More names than there are channels: those that are idle give theirs up.
+// Who is left alone finishes with what the dead had handed in, and divides by what it is told.
+TEST(LeftBehind, CountsForOneAlone) {
+  TestCluster cluster({.hosts = {0}, .plan = plan_of("direct", 256)});
+  const std::vector<int64_t> own = {1, 2, 3};
+  const std::vector<int64_t> dead = {10, 20, 30};
+  std::vector<int64_t> sum(3);
+  const std::byte* const left[] = {reinterpret_cast<const std::byte*>(dead.data())};
+  Operation call;
+  call.name = "alone";
+  call.input = own.data();
+  call.output = sum.data();
+  call.count = 3;
+  call.dtype = DType::kI64;
+  call.left_behind = left;
+  auto begun = cluster.executor(0).begin(call, cluster.world(0));
+  ASSERT_TRUE(begun.ok());
+  ASSERT_TRUE((*begun)->finished());
+  cluster.executor(0).release(**begun);
+  EXPECT_EQ(sum, (std::vector<int64_t>{11, 22, 33}));
+  call.op = Op::kMean;
+  call.mean_over = 11;
+  begun = cluster.executor(0).begin(call, cluster.world(0));
+  ASSERT_TRUE(begun.ok());
+  cluster.executor(0).release(**begun);
+  EXPECT_EQ(sum, (std::vector<int64_t>{1, 2, 3}));
+}
+
 TEST(Channels, AreUsedAgain) {
   TestCluster cluster({.hosts = one_host(3), .plan = plan_of("direct", 256)});
   for (int round = 0; round < 3; ++round) {

@@ -390,6 +390,54 @@ TEST_F(RosterRestart, MembersThatComeBackGoOnAsIfNothingWas) {
   EXPECT_EQ(started_.size(), 4u);
 }
 
+TEST_F(RosterRestart, AnOrderThatWasLostIsGivenAgain) {
+  run();
+  ASSERT_TRUE(roster_->resize(5, now_).ok());
+  decide();
+  const PeerId fifth = started_.at(4);
+  const std::vector<PeerId> all = ids(last_);
+  restart(standard());
+  std::vector<PeerId> running;
+  for (const PeerId peer : all)
+    if (peer.host == fifth.host) running.push_back(peer);
+  const Actions actions = send(Event::HostRuns{fifth.host, running});
+  ASSERT_NE(find<Action::Start>(actions), nullptr);
+  EXPECT_EQ(find<Action::Start>(actions)->peer, fifth);
+  EXPECT_EQ(find<Action::Start>(actions)->number, 4u);
+  running.push_back(fifth);
+  EXPECT_EQ(find<Action::Start>(send(Event::HostRuns{fifth.host, running})), nullptr);
+}
+
+TEST_F(RosterRestart, WhoEndedMeanwhileIsGoneAtOnce) {
+  run();
+  const PeerId dead = at(1);
+  std::vector<PeerId> running;
+  for (const PeerId peer : ids(last_))
+    if (peer.host == dead.host && peer != dead) running.push_back(peer);
+  restart(standard());
+  send(Event::HostRuns{dead.host, running});
+  EXPECT_EQ(number(last_.epoch), 2u);
+  ASSERT_EQ(gone_.size(), 1u);
+  EXPECT_EQ(gone_[0].peer, dead);
+  EXPECT_TRUE(gone_[0].ended);
+  EXPECT_EQ(gone_[0].reason, "ended while the coordinator was away");
+}
+
+TEST_F(RosterRestart, WhoRunsWithoutAPlaceIsKilled) {
+  run();
+  restart(standard());
+  const PeerId unknown = {.host = 1, .slot = 3, .incarnation = 7};
+  std::vector<PeerId> running = {unknown};
+  for (const PeerId peer : ids(roster_->view()))
+    if (peer.host == 1) running.push_back(peer);
+  const Actions actions = send(Event::HostRuns{1, running});
+  ASSERT_NE(find<Action::Signal>(actions), nullptr);
+  EXPECT_EQ(find<Action::Signal>(actions)->peer, unknown);
+  EXPECT_EQ(find<Action::Signal>(actions)->signal, SIGKILL);
+  EXPECT_EQ(size(), 4);
+  EXPECT_TRUE(send(Event::HostRuns{9, {}}).empty());
+}
+
 TEST_F(RosterRestart, MembersThatDoNotComeBackAreLost) {
   RosterOptions options = standard();
   options.heartbeat = 100ms;

@@ -75,6 +75,8 @@ void ControlLink::dial() {
                                [this](const Error& error) { on_closed(error); }});
   socket_->send(Greeting{kControlVersion, token_});
   socket_->send(Join{self_, number(view_.epoch)});
+  // What was reported to a coordinator that has died since may never have been acted upon.
+  for (const auto& [peer, reason] : suspects_) socket_->send(PeerLost{peer, reason});
   if (elastic_) beat();
 }
 
@@ -115,6 +117,7 @@ void ControlLink::on_message(const Message& message) {
     if (state_ != State::kMember && !included) return;
     view_ = decided->view;
     state_ = State::kMember;
+    std::erase_if(suspects_, [&](const auto& entry) { return view_.rank_of(entry.first) < 0; });
     if (!first && callbacks_.on_view) callbacks_.on_view(*decided);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     const Error error{refused->code, "the coordinator refused: " + refused->reason, {}, {}};
@@ -151,8 +154,8 @@ void ControlLink::watch(Callbacks callbacks) {
   if (!gone_.ok()) callbacks_.on_coordinator_gone(gone_.error());
 }
 
-// A coarse clock will do, and costs a fifth of a fine one: this is asked after every step. It may lag
-// by some milliseconds, hence half the time after which the coordinator would give up.
+// A coarse clock will do, and costs a fifth of a fine one: this is asked after every step. It may
+// lag by some milliseconds, hence half the time after which the coordinator would give up.
 bool ControlLink::overslept() const {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
@@ -174,6 +177,7 @@ void ControlLink::tell(const Message& message) {
 
 void ControlLink::report_lost(PeerId peer, std::string_view reason) {
   loop_.assert_held();
+  if (elastic_) suspects_.emplace(peer, reason);
   socket_->send(PeerLost{peer, std::string(reason)});
 }
 

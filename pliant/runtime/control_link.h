@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,6 +104,7 @@ class ControlLink final {
   std::unique_ptr<ControlSocket> socket_;
 
   View view_;
+  std::map<PeerId, std::string> suspects_;  // members of the view that this one cannot reach
   bool watching_ = false;
   std::vector<Message> untold_;
   Status gone_;  // why the coordinator is, if it is

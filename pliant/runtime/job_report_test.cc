@@ -21,7 +21,8 @@ JobReport sample() {
                    .views_total = 3,
                    .joins_total = 5,
                    .losses_total = 1,
-                   .last_change = {1'500'000, 2, 3, 4, 5}};
+                   .last_change = {1'500'000, 2, 3, 4, 5},
+                   .coordinator_pid = 4710};
   status.members.push_back({0, {0, 1, 1}, "a", 4711, 1'700'000'000'123});
   status.members.push_back({1, {1, 0, 2}, "b", 4712, 1'700'000'000'456});
   return status;

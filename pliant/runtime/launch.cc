@@ -122,6 +122,7 @@ class Launch final {
   Result<LaunchResult> run();
 
  private:
+  std::string program_name() const;
   std::string name() const;
   Status open_coordinator();
   Status open_control();
@@ -217,10 +218,11 @@ Status Launch::plan() {
   return {};
 }
 
-std::string Launch::name() const {
-  if (!options_.name.empty()) return options_.name;
+std::string Launch::program_name() const {
   return std::filesystem::path(options_.command[0]).filename().string();
 }
+
+std::string Launch::name() const { return options_.name.empty() ? program_name() : options_.name; }
 
 Status Launch::open_coordinator() {
   const auto address = parse_address(address_, 0);
@@ -329,7 +331,7 @@ AgentSpec Launch::spec_for(uint32_t host) const {
   const auto here = [&](const WorkerPlace& place) { return place.id.host == host; };
   const auto first = std::find_if(places_.begin(), places_.end(), here);
   SessionOptions session = options_.session;
-  if (session.job.empty()) session.job = name();
+  if (session.job.empty()) session.job = program_name();
   AgentSpec spec;
   spec.coordinator = coordinator_ ? coordinator_->endpoint() : supervisor_->endpoint();
   spec.token = token_;

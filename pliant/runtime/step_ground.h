@@ -1,5 +1,5 @@
-// What the protocol of steps (steps.h) stands on: operations, views and time. An Engine in a worker;
-// a simulated member in the simulator. Called by the training thread.
+// What the protocol of steps (steps.h) stands on: operations, views and time. An Engine in a
+// worker; a simulated member in the simulator. Called by the training thread.
 #pragma once
 
 #include <atomic>

@@ -216,8 +216,6 @@ class Commands(unittest.TestCase):
         job.stop()
 
     def test_a_job_of_fixed_size(self):
-        directory = tempfile.mkdtemp(prefix="pliant-job-test-")
-        self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
         job = Job(self, 2)
         status = job.await_members(2)
         self.assertEqual((status["target"], status["min"], status["max"]), (2, 2, 2))
@@ -321,6 +319,27 @@ class CoordinatorDies(unittest.TestCase):
         before = job.await_members(4)
         self.kill(before["coordinator_pid"])
         job.succeed("resize", "5")
+        job.await_members(5)
+        job.await_steps(5)
+        job.stop()
+
+    def test_hosts_with_agents_of_their_own(self):
+        job = Job(self, 4, "-H", "localhost:2,a:3@127.0.0.1", "--address",
+                  "127.0.0.1", "--launcher", "env AT={host}", "--restart")
+        before = job.await_members(4)
+        self.assertEqual({member["host"] for member in before["members"]}, {"localhost", "a"})
+        victim = before["members"][3]["pid"]
+        os.kill(before["coordinator_pid"], signal.SIGSTOP)
+        os.kill(victim, signal.SIGKILL)
+        while alive(victim):
+            time.sleep(0.005)
+        self.kill(before["coordinator_pid"])
+        after = job.await_that(lambda s: len(s["members"]) == 4 and
+                               victim not in [member["pid"] for member in s["members"]])
+        survivors = {member["pid"] for member in before["members"]} - {victim}
+        self.assertLessEqual(survivors, {member["pid"] for member in after["members"]})
+        job.succeed("resize", "5")
+        self.kill(after["coordinator_pid"])
         job.await_members(5)
         job.await_steps(5)
         job.stop()

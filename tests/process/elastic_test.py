@@ -52,7 +52,7 @@ class Job:
         return found
 
     def await_that(self, condition):
-        """Waits until the condition holds of the records; the job's end or PATIENCE_S is a fault."""
+        """Waits until the condition holds of the records; the job's end is a fault."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             records = self.records()
