@@ -204,10 +204,16 @@ TEST_F(AgentTest, WorkersOfAnElasticJobStartOneByOneAndHaveALifeLock) {
   turn_until(loop_, [&] { return ends_.size() == 1; });
   EXPECT_EQ(ends_[0].peer, (PeerId{1, 0, 3}));
   EXPECT_EQ(ends_[0].exit_code, 0);
+  agent->start_worker({0, 3, 17});  // the same order again, from a coordinator that was away
+  EXPECT_EQ(agent->running(), 0u);
   EXPECT_EQ(directory_.read("logs/rank-17.log"), "/memfd:pliant-life (deleted)\n1.0#3 17\n");
 
   agent->start_worker({1, 1, 18});
   while (directory_.read("ready").empty()) loop_.turn();
+  const AgentReady report = agent->report();
+  EXPECT_EQ(report.problem, "");
+  EXPECT_EQ(report.running, (std::vector<PeerId>{{1, 1, 1}}));
+  EXPECT_EQ(report.ended, (std::vector<WorkerExited>{ends_[0]}));
   agent->start_worker({1, 2, 19});  // its slot is not free
   EXPECT_EQ(ends_.at(1).peer, (PeerId{1, 1, 2}));
   EXPECT_NE(ends_.at(1).problem.find("not free"), std::string::npos);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -79,7 +80,7 @@ class ElasticCoordinator : public ::testing::Test {
     callbacks.on_line = [this](const std::string& line) { lines_.push_back(line); };
     callbacks.on_log = [this](Bytes bytes) { log_.assign(bytes.begin(), bytes.end()); };
     coordinator_ = std::move(*Coordinator::open(loop_, std::move(options), std::move(callbacks)));
-    coordinator_->tell(AgentReady{0, "127.0.0.1", 1, 0, ""});
+    coordinator_->tell(AgentReady{0, "127.0.0.1", 1, 0, "", running_, {}});
   }
   static Member member(PeerId peer) {
     return {.id = peer,
@@ -121,6 +122,7 @@ class ElasticCoordinator : public ::testing::Test {
   Loop loop_;
   std::lock_guard<Loop> guard_;
   std::vector<PeerId> started_;
+  std::vector<PeerId> running_;  // when the agent introduces itself
   std::map<PeerId, std::unique_ptr<FakeWorker>> workers_;
   std::vector<PeerId> beating_;
   std::vector<JobNews> news_;
@@ -217,6 +219,7 @@ TEST_F(ElasticCoordinator, NextCoordinatorGoesOnFromTheLog) {
   const std::vector<std::byte> log = log_;
   coordinator_.reset();
   workers_.clear();
+  running_ = started_;
   start(standard(), log);
   for (const size_t i : {0u, 1u}) join(started_[i], 1);
   FakeWorker& newcomer = join(started_[2]);
@@ -225,6 +228,55 @@ TEST_F(ElasticCoordinator, NextCoordinatorGoesOnFromTheLog) {
   turn_until([&] { return all_have(2); });
   EXPECT_EQ(started_.size(), 3u);
   EXPECT_EQ(coordinator_->status().members.size(), 3u);
+}
+
+TEST_F(ElasticCoordinator, AWishIsKeptBeforeItIsAcknowledged) {
+  run(standard());
+  ASSERT_TRUE(coordinator_->wish(JobWish::Resize{3}).ok());
+  const std::vector<std::byte> log = log_;
+  coordinator_.reset();
+  workers_.clear();
+  running_ = started_;
+  start(standard(), log);
+  EXPECT_EQ(coordinator_->status().target, 3u);
+  EXPECT_EQ(coordinator_->status().members.size(), 2u);
+  turn_until([&] { return started_.size() == 3; });
+}
+
+TEST_F(ElasticCoordinator, LauncherPassesSignalsOnAndHearsOfTheEnd) {
+  run(standard());
+  FakeWorker launcher(loop_, coordinator_->endpoint(), LauncherSignal{0});
+  launcher.send(LauncherSignal{SIGTERM});
+  turn_until([&] { return launcher.last<SignalWorkers>() != nullptr; });
+  EXPECT_EQ(launcher.last<SignalWorkers>()->signal, SIGTERM);
+  EXPECT_EQ(coordinator_->status().state, "ending");
+  for (const PeerId peer : started_) coordinator_->tell(WorkerExited{peer, 1, 143, 15, ""});
+  turn_until([&] { return launcher.last<JobFinished>() != nullptr; });
+  EXPECT_EQ(launcher.last<JobFinished>()->exit_code, 143);
+  // One that was away at the end hears of it when it is back.
+  FakeWorker late(loop_, coordinator_->endpoint(), LauncherSignal{SIGTERM});
+  turn_until([&] { return late.last<JobFinished>() != nullptr; });
+  EXPECT_EQ(*late.last<JobFinished>(), *launcher.last<JobFinished>());
+}
+
+TEST_F(ElasticCoordinator, AgentThatDialsAgainTakesThePlaceOfItsOldConnection) {
+  RosterOptions options = standard();
+  options.hosts = {{"a", 1}, {"b", 1}};
+  options.max = 2;
+  start(options);
+  FakeWorker before(loop_, coordinator_->endpoint(), AgentReady{1, "127.0.0.1", 1, 0, ""});
+  turn_until([&] { return before.last<StartWorker>() != nullptr; });
+  FakeWorker after(loop_, coordinator_->endpoint(),
+                   AgentReady{1, "127.0.0.1", 1, 0, "", {{1, 0, 1}}, {}});
+  turn_until([&] { return before.closed && after.last<StartWorkers>() != nullptr; });
+  join({0, 0, 1});
+  join({1, 0, 1});
+  turn_until([&] { return all_have(1); });
+  EXPECT_EQ(coordinator_->status().members.size(), 2u);
+  FakeWorker launcher(loop_, coordinator_->endpoint(), LauncherSignal{0});
+  launcher.send(AgentEnded{1, "ssh ended"});
+  turn_until([&] { return workers_.at({0, 0, 1})->epoch() == 2; });
+  EXPECT_EQ(coordinator_->status().members.size(), 1u);
 }
 
 TEST_F(ElasticCoordinator, AgentOfAnotherHostGetsItsOrders) {

@@ -58,10 +58,29 @@ class Readme(unittest.TestCase):
             if command[0] == "make":
                 # Both are what continuous integration and newcomers run; here: do they exist?
                 self.check(["make", "-n", *command[1:]], cwd=SOURCE)
+            elif command[1] == "resize":
+                self.check_on_a_job(command, cwd=self.folder.name, env=environment)
+                ran += 1
             elif "-H" not in command:  # other hosts are the business of hosts_test.py
-                self.check(command, cwd=self.folder.name, env=environment)
+                shorter = ["0.05" if word_before == "--minutes" else word
+                           for word_before, word in zip(["", *command], command)]
+                self.check(shorter, cwd=self.folder.name, env=environment)
                 ran += 1
         self.assertGreaterEqual(ran, 2)
+
+    def check_on_a_job(self, command, **options):
+        """Runs a command that needs a running job beside one of eight slots."""
+        run = ["pliant", "run", "-n", "2", "--max", "8", "--job", f"readme-{os.getpid()}", "--",
+               "./train"]
+        with subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              **options) as job:
+            of_this_job = ["--job", f"readme-{os.getpid()}"]
+            while subprocess.run(["pliant", "status", *of_this_job], capture_output=True,
+                                 check=False, **options).returncode != 0:
+                self.assertIsNone(job.poll(), "the job ended before it could be asked")
+            self.check([*command, *of_this_job], **options)
+            said = job.stderr.read()
+            self.assertEqual(job.wait(), 0, said)
 
     def test_links(self):
         for page in re.findall(r"\]\(([^)#:]+)\)", README):

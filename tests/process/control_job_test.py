@@ -291,6 +291,33 @@ class CoordinatorDies(unittest.TestCase):
         job.await_steps(5)
         job.stop()
 
+    def test_while_the_job_ends(self):
+        for ask in (lambda job: job.succeed("stop"),
+                    lambda job: job.process.send_signal(signal.SIGTERM)):
+            job = Job(self, 3, "--max", "4", "--restart")
+            before = job.await_members(3)
+            # Workers that cannot hear the request are there until the grace is over.
+            for member in before["members"]:
+                os.kill(member["pid"], signal.SIGSTOP)
+            ask(job)
+            job.await_that(lambda s: s["state"] == "ending")
+            self.kill(before["coordinator_pid"])
+            for member in before["members"]:
+                os.kill(member["pid"], signal.SIGCONT)
+            job.wait()
+            self.assertEqual([m["pid"] for m in before["members"] if alive(m["pid"])], [])
+            job.judge()
+
+    def test_a_second_request_to_end_does_not_need_it(self):
+        job = Job(self, 2, "--max", "3")
+        before = job.await_members(2)
+        os.kill(before["coordinator_pid"], signal.SIGSTOP)
+        job.process.send_signal(signal.SIGINT)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertNotEqual(job.wait(), 0)
+        pids = [before["coordinator_pid"], *(member["pid"] for member in before["members"])]
+        self.assertEqual([pid for pid in pids if alive(pid)], [])
+
     def test_again_and_again(self):
         job = Job(self, 3, "--max", "4", "--restart")
         job.await_members(3)
