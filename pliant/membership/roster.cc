@@ -146,7 +146,10 @@ void Roster::on(const RosterEvent::Met& event, Instant) {
 }
 
 void Roster::on(const RosterEvent::Alive& event, Instant now) {
-  if (Worker* const worker = find(event.peer)) worker->heard = now;
+  Worker* const worker = find(event.peer);
+  if (worker == nullptr) return;
+  worker->heard = now;
+  worker->excused = false;
 }
 
 void Roster::on(const RosterEvent::Left& event, Instant now) {
@@ -258,6 +261,14 @@ void Roster::on(const RosterEvent::Notice& notice, Instant) {
     if (peer.host != notice.host || (notice.slot && *notice.slot != peer.slot)) continue;
     worker.draining = true;
     worker.drain_reason = "leaves: " + notice.reason;
+  }
+}
+
+// Time for one beat, and once: a member that is really gone is not kept by a busy machine.
+void Roster::on(const RosterEvent::Overslept&, Instant now) {
+  for (auto& [peer, worker] : workers_) {
+    if (std::exchange(worker.excused, true)) continue;
+    worker.heard = std::max(worker.heard, now - options_.heartbeat * 3 / 4);
   }
 }
 

@@ -111,11 +111,12 @@ struct RosterEvent {
     std::optional<uint16_t> slot;
     std::string reason;
   };
-  struct Ending {};  // the job ends: nothing is started any more, and nobody is too few
-  struct Tick {};    // time has passed
-  using Any =
-      std::variant<HostReady, HostRuns, HostGone, Joined, Met, Alive, Left, Disconnected, Died,
-                   Exited, Suspected, Progress, Proposal, Recovered, Notice, Ending, Tick>;
+  struct Overslept {};  // we did not run for a while; perhaps nobody did, and word is on its way
+  struct Ending {};     // the job ends: nothing is started any more, and nobody is too few
+  struct Tick {};       // time has passed
+  using Any = std::variant<HostReady, HostRuns, HostGone, Joined, Met, Alive, Left, Disconnected,
+                           Died, Exited, Suspected, Progress, Proposal, Recovered, Notice,
+                           Overslept, Ending, Tick>;
 };
 
 // What to do about it, in this order.
@@ -209,6 +210,7 @@ class Roster final {
     std::string drain_reason;
     std::set<PeerId> met;
     Instant heard{};
+    bool excused = false;  // got more time since, for we were away ourselves
     std::optional<Instant> member_since;
     uint32_t member_epoch = 0;   // of its first view
     bool seasoned = false;       // it has the state of the program, and can give it to others
@@ -256,6 +258,7 @@ class Roster final {
   void on(const RosterEvent::Proposal& event, Instant now);
   void on(const RosterEvent::Recovered& event, Instant now);
   void on(const RosterEvent::Notice& event, Instant now);
+  void on(const RosterEvent::Overslept& event, Instant now);
   void on(const RosterEvent::Ending& event, Instant now);
   void on(const RosterEvent::Tick& event, Instant now);
 

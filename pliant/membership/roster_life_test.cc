@@ -371,6 +371,25 @@ class RosterRestart : public RosterTest {
   }
 };
 
+TEST_F(RosterTest, SilenceWhileWeSleptIsExcusedOnce) {
+  run();
+  const PeerId silent = at(1);
+  mute_ = {at(0), at(1), at(2), at(3)};
+  now_ += 2500ms;
+  send(Event::Overslept{});
+  EXPECT_EQ(size(), 4);
+  mute_ = {silent};
+  keep_alive();
+  now_ += 499ms;
+  send(Event::Overslept{});
+  EXPECT_EQ(size(), 4);
+  now_ += 1ms;
+  keep_alive();
+  send(Event::Overslept{});
+  EXPECT_EQ(size(), 3);
+  EXPECT_EQ(roster_->view().rank_of(silent), -1);
+}
+
 TEST_F(RosterRestart, MembersThatComeBackGoOnAsIfNothingWas) {
   run();
   kill(at(0));

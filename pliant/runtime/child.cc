@@ -100,6 +100,10 @@ Status Child::spawn(const ChildOptions& options) {
   sigset_t defaults;
   sigemptyset(&defaults);
   sigaddset(&defaults, SIGPIPE);
+  // A shell that runs us in the background lets us ignore these; whoever we forward them to should
+  // heed them.
+  sigaddset(&defaults, SIGINT);
+  sigaddset(&defaults, SIGQUIT);
   posix_spawnattr_setsigmask(&spawn.attributes, &none);
   posix_spawnattr_setsigdefault(&spawn.attributes, &defaults);
   posix_spawnattr_setpgroup(&spawn.attributes, options.group);

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "pliant/base/log.h"
@@ -160,7 +161,12 @@ void Coordinator::introduce(Id id, const Message& message) {
   } else if (elastic_ != nullptr && std::holds_alternative<LauncherSignal>(message)) {
     connection.role = Connection::Role::kLauncher;
     if (finished_) connection.socket->send(*finished_);
-    hear_launcher(message);
+    if (std::get<LauncherSignal>(message).signal == SIGTERM) {
+      // The job was ending when the coordinator before this one died, maybe with a deadline.
+      tell(JobEvent::Stop{});
+    } else {
+      hear_launcher(message);
+    }
   } else {
     drop(id, "it sent a message out of order");
   }
@@ -347,9 +353,11 @@ void Coordinator::arm_timer() {
   tick_.reset();
   const auto due = job_->next_deadline();
   if (!due) return;
-  tick_ = loop_.at(*due, [this] {
+  tick_ = loop_.at(*due, [this, due = *due] {
     tick_.reset();
     hear_silent();
+    if (elastic_ != nullptr && now() - due > options_.elastic->heartbeat / 8)
+      tell(JobEvent::Overslept{});
     tell(JobEvent::Tick{});
   });
 }

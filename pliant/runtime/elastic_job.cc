@@ -170,9 +170,14 @@ void ElasticJob::on(const JobEvent::UserSignal& event, Instant now) {
 }
 
 void ElasticJob::on(const JobEvent::Stop&, Instant now) {
-  if (ending_ != Ending::kNot) return;
-  on(JobEvent::UserSignal{SIGTERM}, now);
-  if (!finished_) ending_due_ = now + options_.grace;
+  // They were asked by a signal that they do not heed.
+  if (ending_ == Ending::kAsked && !ending_due_) escalate(now);
+  if (ending_ == Ending::kNot) on(JobEvent::UserSignal{SIGTERM}, now);
+  if (!finished_ && !ending_due_) ending_due_ = now + options_.grace;
+}
+
+void ElasticJob::on(const JobEvent::Overslept&, Instant now) {
+  tell(RosterEvent::Overslept{}, now);
 }
 
 void ElasticJob::on(const JobEvent::Settle&, Instant now) { settle(now); }

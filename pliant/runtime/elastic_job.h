@@ -55,6 +55,7 @@ class ElasticJob final : public JobDecisions {
   void on(const Notice& event, Instant now);
   void on(const JobEvent::Settle& event, Instant now);
   void on(const JobEvent::Stop& event, Instant now);
+  void on(const JobEvent::Overslept& event, Instant now);
 
   void tell(const RosterEvent::Any& event, Instant now);
   void settle(Instant now);

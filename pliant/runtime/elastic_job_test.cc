@@ -169,6 +169,15 @@ TEST_F(ElasticJobTest, StopTerminatesAndThenKills) {
   expect_finish(killed(2, SIGKILL), 143, "interrupted by signal 15 (Terminated); the job ends");
 }
 
+// Workers may ignore the signal that asked them first; to stop is to insist.
+TEST_F(ElasticJobTest, StopAfterAnUnheededInterruptTerminatesAtOnce) {
+  start();
+  join_all();
+  EXPECT_EQ(find<SignalWorkers>(send(JobEvent::UserSignal{SIGINT}))->signal, SIGINT);
+  EXPECT_EQ(find<SignalWorkers>(send(JobEvent::Stop{}))->signal, SIGTERM);
+  EXPECT_EQ(find<SignalWorkers>(wait(2s))->signal, SIGKILL);
+}
+
 TEST_F(ElasticJobTest, InterruptBeforeTheStartEndsItAtOnce) {
   expect_finish(send(JobEvent::UserSignal{SIGINT}), 130, "interrupted by signal 2 (Interrupt)");
 }

@@ -61,11 +61,13 @@ struct JobEvent {
     PeerId peer;
     Message message;
   };
-  struct Settle {};  // all that happened in this moment has been told
-  struct Stop {};    // the user wants the job to end
+  struct Settle {};     // all that happened in this moment has been told
+  struct Stop {};       // the user wants the job to end
+  struct Overslept {};  // the coordinator did not run when it should have
 
-  using Any = std::variant<AgentReady, AgentGone, Joined, Left, Disconnected, Suspected,
-                           WorkerExited, UserSignal, Tick, Told, WorkerDied, Notice, Settle, Stop>;
+  using Any =
+      std::variant<AgentReady, AgentGone, Joined, Left, Disconnected, Suspected, WorkerExited,
+                   UserSignal, Tick, Told, WorkerDied, Notice, Settle, Stop, Overslept>;
 };
 
 // What to do about it, in this order.

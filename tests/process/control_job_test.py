@@ -40,7 +40,7 @@ def alive(pid):
 class Job:
     """`pliant run` with chaos workers in a folder of job files of its own."""
 
-    def __init__(self, test, members, *run_options, name="train"):
+    def __init__(self, test, members, *run_options, name="train", command=None):
         self.test = test
         self.directory = tempfile.mkdtemp(prefix="pliant-job-test-")
         self.records = os.path.join(self.directory, "records")
@@ -48,7 +48,7 @@ class Job:
         self.name = name
         self.process = subprocess.Popen(
             [PLIANT, "run", "-n", str(members), "--job", name, "--no-prefix", *run_options, "--",
-             PLIANT, "chaos-worker", "--records", self.records],
+             *(command or [PLIANT, "chaos-worker", "--records", self.records])],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment())
         self.lines = []
         self.reader = threading.Thread(target=self.read)
@@ -292,21 +292,21 @@ class CoordinatorDies(unittest.TestCase):
         job.stop()
 
     def test_while_the_job_ends(self):
+        # Workers that do not hear the request are there until the grace is over.
+        deaf = ["/bin/sh", "-c", "trap '' TERM; echo up >&2; while :; do sleep 0.1; done"]
         for ask in (lambda job: job.succeed("stop"),
                     lambda job: job.process.send_signal(signal.SIGTERM)):
-            job = Job(self, 3, "--max", "4", "--restart")
-            before = job.await_members(3)
-            # Workers that cannot hear the request are there until the grace is over.
-            for member in before["members"]:
-                os.kill(member["pid"], signal.SIGSTOP)
+            job = Job(self, 2, "--max", "3", "--restart", "--grace", "3s", command=deaf)
+            while job.lines.count("up\n") < 2:
+                self.assertIsNone(job.process.poll())
+                time.sleep(0.005)
             ask(job)
-            job.await_that(lambda s: s["state"] == "ending")
+            before = job.await_that(lambda s: s["state"] == "ending")
             self.kill(before["coordinator_pid"])
-            for member in before["members"]:
-                os.kill(member["pid"], signal.SIGCONT)
-            job.wait()
-            self.assertEqual([m["pid"] for m in before["members"] if alive(m["pid"])], [])
-            job.judge()
+            after = job.await_that(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
+            self.assertEqual(after["state"], "ending")
+            self.assertEqual(job.wait(), 128 + signal.SIGTERM, "".join(job.lines))
+            self.assertEqual(job.lines.count("up\n"), 2)
 
     def test_a_second_request_to_end_does_not_need_it(self):
         job = Job(self, 2, "--max", "3")
