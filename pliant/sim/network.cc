@@ -40,6 +40,7 @@ class Network::Port final : public Transport {
   bool has_lost(PeerId peer) const { return lost_.contains(peer); }
   void lose(PeerId peer, const Error& error) {
     if (!lost_.insert(peer).second) return;
+    network_.keep_payloads(endpoint_.id(), peer);
     endpoint_.sink().lost(peer, error);
   }
 
@@ -260,19 +261,23 @@ void Network::reset(PeerId one, PeerId other) {
           fmt::format("the connection to peer {} was reset", to_string(from)));
 }
 
+void Network::keep_payloads(PeerId from, PeerId to) {
+  const auto at = links_.find({from, to});
+  if (at == links_.end()) return;
+  const auto keep = [](const MessagePtr& message) {
+    if (!message->copy.empty() || message->payload.empty()) return;
+    message->copy.assign(message->payload.begin(), message->payload.end());
+    message->payload = message->copy;
+  };
+  for (auto& [stream, queue] : at->second.queues)
+    std::for_each(queue.under_way.begin(), queue.under_way.end(), keep);
+  std::for_each(at->second.held.begin(), at->second.held.end(), keep);
+}
+
 void Network::end(PeerId peer, End how) {
   // What the network still has to send outlives the process's memory.
-  for (auto& [ends, one] : links_) {
-    if (ends.first != peer) continue;
-    const auto keep = [](const MessagePtr& message) {
-      if (!message->copy.empty() || message->payload.empty()) return;
-      message->copy.assign(message->payload.begin(), message->payload.end());
-      message->payload = message->copy;
-    };
-    for (auto& [stream, queue] : one.queues)
-      std::for_each(queue.under_way.begin(), queue.under_way.end(), keep);
-    std::for_each(one.held.begin(), one.held.end(), keep);
-  }
+  for (const auto& [ends, one] : links_)
+    if (ends.first == peer) keep_payloads(peer, ends.second);
   gone_.insert(peer);
   for (const auto& [other, ignored] : ports_) {
     if (other == peer) continue;

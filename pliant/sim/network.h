@@ -92,6 +92,8 @@ class Network final {
   void tail(const MessagePtr& message);
   void settle(const MessagePtr& message);
   void forget(PeerId self, std::span<const std::byte> memory);
+  // The sender may free what it has sent: nobody will tell it that it was sent.
+  void keep_payloads(PeerId from, PeerId to);
   void close(PeerId from, PeerId to, Duration delay, bool orderly, const std::string& why);
   Port* port(PeerId peer);
 
