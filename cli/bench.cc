@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -49,9 +48,8 @@ Result<LaunchOptions> launch_options(const BenchPlan& plan) {
   variables["PLIANT_STRATEGY"] = plan.arguments.strategy;
   session = options_from(variables);
   if (!session) return session.error();
-  std::error_code error;
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  if (error) return invalid("cannot find this program itself: " + error.message());
+  const auto program = own_program();
+  if (!program) return program.error();
 
   LaunchOptions options;
   options.session = std::move(*session);
@@ -59,7 +57,7 @@ Result<LaunchOptions> launch_options(const BenchPlan& plan) {
   options.output.prefix = false;
   BenchArguments arguments = plan.arguments;
   arguments.progress = isatty(STDERR_FILENO) == 1;
-  options.command = {program, "bench-worker"};
+  options.command = {*program, "bench-worker"};
   for (std::string& word : to_words(arguments)) options.command.push_back(std::move(word));
   return options;
 }

@@ -22,6 +22,7 @@
 #include "cli/chaos_check.h"
 #include "cli/job_client.h"
 #include "pliant/base/time.h"
+#include "pliant/runtime/launch.h"
 
 namespace pliant::cli {
 namespace {
@@ -60,13 +61,7 @@ struct Fault {
   int64_t at_ns = 0;
 };
 
-int64_t nanoseconds() { return now().time_since_epoch().count(); }
 void sleep_for(double time_s) { std::this_thread::sleep_for(from_seconds(time_s)); }
-
-std::string own_program() {
-  std::error_code ignored;
-  return std::filesystem::read_symlink("/proc/self/exe", ignored).string();
-}
 
 // `pliant run`, its folder of records, and the way to talk to it. Ends both with itself.
 class ChaosJob final {
@@ -76,7 +71,9 @@ class ChaosJob final {
     std::string folder = (std::filesystem::temp_directory_path() / "pliant-chaos-XXXXXX").string();
     if (mkdtemp(folder.data()) == nullptr) return system_error("cannot make a temporary folder");
     std::unique_ptr<ChaosJob> job(new ChaosJob(folder, name));
-    const std::string program = own_program();
+    const auto own = own_program();
+    if (!own) return own.error();
+    const std::string& program = *own;
     const std::vector<std::string> words = {program,
                                             "run",
                                             "-n",
@@ -347,7 +344,7 @@ Result<nlohmann::json> Chaos::run() {
   job.end();
   const auto workers = read_chaos_records(job.folder());
   if (!workers) return workers.error();
-  const ChaosVerdict verdict = judge_chaos(*workers, {.samples = 10'000});
+  const ChaosVerdict verdict = judge_chaos(*workers, {.samples = kChaosSamples});
   if (!verdict.divergences.empty() || hangs_ > 0) {
     job.keep();
     say(fmt::format("the records are kept in {}", job.folder()));

@@ -13,7 +13,6 @@ namespace pliant::cli {
 namespace {
 
 constexpr size_t kDivergencesMax = 20;
-constexpr size_t kStateElements = 256;
 
 class Judge final {
  public:

@@ -5,7 +5,15 @@
 #include <cstdint>
 #include <span>
 
+#include "pliant/base/time.h"
+
 namespace pliant::cli {
+
+inline constexpr uint64_t kChaosSamples = 10'000;  // of an epoch, unless said otherwise
+inline constexpr size_t kStateElements = 256;      // of the trained state
+
+// The clock of the records; the same for all processes of a machine.
+inline int64_t nanoseconds() { return now().time_since_epoch().count(); }
 
 // One commit, as bytes in the worker's own file.
 struct ChaosRecord {

@@ -26,7 +26,7 @@ struct ChaosWorkerOptions {
   std::string gradient = "64K";
   std::string state = "64K";  // replicated besides the small state that is trained
   std::string private_bytes = "0";
-  uint64_t samples = 10'000;
+  uint64_t samples = kChaosSamples;
   uint64_t batch = 64;
   uint64_t epochs = 0;
   uint64_t steps = 0;     // the last one; 0: until the samples end or it is stopped
@@ -39,9 +39,6 @@ struct ChaosWorkerOptions {
 // Elements at the front of the gradient that change from step to step; the rest stays as it was
 // written once, so that a large gradient costs no more to compute than a small one.
 constexpr size_t kLive = 512;
-constexpr size_t kStateElements = 256;
-
-int64_t nanoseconds() { return now().time_since_epoch().count(); }
 
 class ChaosWorker final {
  public:
@@ -259,7 +256,7 @@ void add_chaos_worker(CLI::App& app, int& exit_code) {
   command->add_option("--seconds", options->seconds);
   command->add_flag("--steps-off", options->steps_off);
   auto folder = std::make_shared<std::string>();
-  auto samples = std::make_shared<uint64_t>(10'000);
+  auto samples = std::make_shared<uint64_t>(kChaosSamples);
   CLI::App* check = app.add_subcommand("chaos-check", "Judges what they wrote")->group("");
   check->add_option("folder", *folder)->required();
   check->add_option("--samples", *samples);

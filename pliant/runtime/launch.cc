@@ -265,9 +265,11 @@ Status Launch::open_supervisor() {
     options.control = *control;
   }
   options.program = options_.coordinator_program;
-  std::error_code ignored;
-  if (options.program.empty())
-    options.program = std::filesystem::read_symlink("/proc/self/exe", ignored).string();
+  if (options.program.empty()) {
+    auto program = own_program();
+    if (!program) return program.error();
+    options.program = *program;
+  }
   options.spec.token = token_;
   options.spec.control_token = control_token_;
   options.spec.name = name();
@@ -427,10 +429,10 @@ Status Launch::start_remote(uint32_t host) {
   const char* const path = std::getenv("PATH");
   const Program program = find_program((*words)[0], "", path == nullptr ? "/usr/bin:/bin" : path);
   if (!program.problem.empty()) return invalid("the launcher " + program.problem);
-  std::error_code ignored;
-  words->push_back(options_.agent_program.empty()
-                       ? std::filesystem::read_symlink("/proc/self/exe", ignored).string()
-                       : options_.agent_program);
+  const auto agent =
+      options_.agent_program.empty() ? own_program() : Result<std::string>(options_.agent_program);
+  if (!agent) return agent.error();
+  words->push_back(*agent);
   words->push_back("agent");
 
   ChildOptions child;
@@ -503,6 +505,13 @@ void Launch::wind_down() {
 }
 
 }  // namespace
+
+Result<std::string> own_program() {
+  std::error_code problem;
+  const std::string path = std::filesystem::read_symlink("/proc/self/exe", problem).string();
+  if (problem) return invalid("cannot find this program itself: " + problem.message());
+  return path;
+}
 
 Result<LaunchResult> launch(const LaunchOptions& options) {
   Loop loop;

@@ -56,6 +56,9 @@ struct LaunchResult {
   std::string message;  // one sentence for the user if it is not 0
 };
 
+// The path of the program that this process runs, to be started again in another role.
+Result<std::string> own_program();
+
 // An error means that nothing was started.
 Result<LaunchResult> launch(const LaunchOptions& options);
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "pliant/base/bytes.h"
+#include "pliant/runtime/job_report.h"
 
 namespace pliant {
 namespace {
@@ -19,20 +20,6 @@ template <typename T>
 bool parse_number(std::string_view text, T& value) {
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   return problem == std::errc() && end == text.data() + text.size();
-}
-
-// Reads "0.2#1".
-Result<PeerId> parse_peer(const std::string& text) {
-  const size_t dot = text.find('.');
-  const size_t hash = text.find('#');
-  PeerId peer;
-  if (dot == std::string::npos || hash == std::string::npos || hash < dot ||
-      !parse_number(std::string_view(text).substr(0, dot), peer.host) ||
-      !parse_number(std::string_view(text).substr(dot + 1, hash - dot - 1), peer.slot) ||
-      !parse_number(std::string_view(text).substr(hash + 1), peer.incarnation) ||
-      peer.incarnation == 0)
-    return invalid(fmt::format("'{}' is no peer: it is host.slot#incarnation, as in 0.2#1", text));
-  return peer;
 }
 
 Result<TransportChoice> parse_transport(const std::string& text) {
@@ -109,7 +96,7 @@ Result<SessionOptions> options_from(const Variables& variables) {
   variable.read("PLIANT_COORDINATOR", options.coordinator);
   variable.read("PLIANT_JOB", options.job);
   variable.read("PLIANT_TOKEN", options.token);
-  variable.read("PLIANT_PEER", options.self, parse_peer);
+  variable.read("PLIANT_PEER", options.self, parse_peer_id);
   variable.read("PLIANT_HOST", options.host);
   variable.read("PLIANT_ADDRESS", options.address);
   variable.read("PLIANT_TRANSPORT", options.transport, parse_transport);

@@ -142,8 +142,7 @@ class Steps final {
   bool agreed_ = false;  // on the installed view
   bool repair_ = false;  // the installed view cannot work any more
   bool has_state_ = false;
-  bool spoiled_ =
-      false;  // the state was begun to be received: what was there is not whole any more
+  bool spoiled_ = false;  // the state was being received, and is neither the old nor the new
   uint64_t committed_ = 0;
   std::optional<Open> open_;
   Calls calls_[2];  // by the parity of the step: the open one's, and those of the one before it
