@@ -105,7 +105,7 @@ void Loop::cancel(TimerId timer) {
 
 void Loop::post(Callback callback) {
   // The wake-up is written and drained under the same lock, or a turn could drain that of a later
-  // post and leave the thread in wait() asleep.
+  // post.
   const std::lock_guard guard(posted_mutex_);
   posted_.push_back(std::move(callback));
   has_posted_.store(true, std::memory_order_release);
@@ -129,8 +129,9 @@ bool Loop::run_posted() {
     const std::lock_guard guard(posted_mutex_);
     batch.swap(posted_);
     has_posted_.store(false, std::memory_order_relaxed);
-    uint64_t count = 0;
-    [[maybe_unused]] const ssize_t drained = read(wake_, &count, sizeof count);
+    // A thread in wait() takes its wake-up itself: epoll looks again when the thread runs, finds
+    // an event that another thread's turn has drained gone, and would sleep on.
+    if (!waiting_) drain_wake();
   }
   for (Callback& callback : batch) callback();
   return !batch.empty();
@@ -172,8 +173,24 @@ bool Loop::run_descriptors() {
   return count > 0;
 }
 
+void Loop::drain_wake() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t drained = read(wake_, &count, sizeof count);
+}
+
 void Loop::wait(Duration longest) {
-  if (has_posted_.load(std::memory_order_acquire)) return;
+  {
+    const std::lock_guard guard(posted_mutex_);
+    if (has_posted_.load(std::memory_order_relaxed)) return;
+    waiting_ = true;
+  }
+  sleep(longest);
+  const std::lock_guard guard(posted_mutex_);
+  waiting_ = false;
+  if (!has_posted_.load(std::memory_order_relaxed)) drain_wake();
+}
+
+void Loop::sleep(Duration longest) {
   const int64_t due = next_due_ns_.load(std::memory_order_relaxed);
   int64_t wait_ns = longest.count();
   if (due != kNever) wait_ns = std::min(wait_ns, due - now().time_since_epoch().count());

@@ -52,7 +52,7 @@ class Loop {
   // One turn without blocking: posted work, due timers, ready descriptors. True if any ran.
   bool turn();
 
-  // Blocks, without the lock, until a turn has something to do or `longest` has passed, or soon
+  // One thread at a time. Blocks, without the lock, until a turn has something to do or `longest` has passed, or soon
   // after the last Inline scope has ended.
   void wait(Duration longest);
 
@@ -83,6 +83,8 @@ class Loop {
   void note_next_due();
   bool run_descriptors();
   void set_armed(bool armed);
+  void sleep(Duration longest);
+  void drain_wake();
 
   std::mutex mutex_;
   std::atomic<std::thread::id> holder_;
@@ -101,9 +103,10 @@ class Loop {
   std::unordered_map<uint64_t, Instant> timer_times_;
   std::atomic<int64_t> next_due_ns_;  // of the earliest timer, for wait()
 
-  std::mutex posted_mutex_;
+  std::mutex posted_mutex_;  // guards what follows, and the draining of wake_
   std::vector<Callback> posted_;
   std::atomic<bool> has_posted_ = false;
+  bool waiting_ = false;  // a thread is in wait()
 };
 
 }  // namespace pliant

@@ -276,6 +276,42 @@ TEST_F(LoopTest, ArmMakesDescriptorsCountAtOnce) {
   loop_.unwatch(pipe.reader());
 }
 
+// Whoever drives inline runs what was posted, often before the waiting thread has come to its
+// senses. That one must wake all the same, or nobody looks at descriptors after the scope.
+TEST(Loop, ATurnElsewhereTakesNoWakeUpFromWait) {
+  const Pipe pipe;
+  Loop loop;
+  loop.lock();
+  loop.watch(pipe.reader(), EPOLLIN, [](uint32_t) {});
+  loop.unlock();
+  for (int round = 0; round < 300; ++round) {
+    std::promise<void> about_to_wait;
+    auto waiter = std::async(std::launch::async, [&] {
+      about_to_wait.set_value();
+      loop.wait(hours(1));
+    });
+    about_to_wait.get_future().wait();
+    for (int i = 0; i < 20; ++i) std::this_thread::yield();
+    {
+      const Loop::Inline scope(loop);
+      loop.lock();
+      loop.turn();
+      loop.unlock();
+    }
+    if (waiter.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
+      loop.post([] {});
+      FAIL() << "wait() slept on in round " << round;
+    }
+    loop.lock();
+    loop.turn();
+    loop.unlock();
+    loop.arm();
+  }
+  loop.lock();
+  loop.unwatch(pipe.reader());
+  loop.unlock();
+}
+
 TEST(Loop, TryLockTellsWhetherItIsFree) {
   Loop loop;
   loop.lock();
