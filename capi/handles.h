@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct pliant_session {
   std::unique_ptr<pliant::Session> session;
   std::shared_ptr<const pliant::View> view;  // also kept by the works, which may outlive us
   pliant::Step step;                         // the open one, or the last committed
+  std::optional<pliant::SamplerOptions> sampler;
   std::mutex mutex;                          // guards what follows
   // What pliant_allocate() gave: a wrong pointer is the user's mistake here, not a bug of ours.
   std::unordered_map<void*, size_t> allocations;

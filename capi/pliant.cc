@@ -191,6 +191,7 @@ const char* pliant_version(void) { return PLIANT_VERSION; }
 
 const char* pliant_status_name(pliant_status status) {
   if (status == PLIANT_OK) return "ok";
+  if (status == PLIANT_MORE) return "more";
   const bool known = status >= PLIANT_PEER_LOST && status <= PLIANT_INVALID;
   return known ? to_string(static_cast<Code>(status)) : "unknown";
 }

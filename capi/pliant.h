@@ -41,7 +41,8 @@ enum {
   PLIANT_TIMEOUT = 3,     /* a deadline passed: suspect the silent peer */
   PLIANT_CANCELLED = 4,   /* the session was closed: unwind silently */
   PLIANT_OVERLOADED = 5,  /* a bound was reached, or memory: back off */
-  PLIANT_INVALID = 6      /* the request itself is wrong: tell the user, do not retry */
+  PLIANT_INVALID = 6,     /* the request itself is wrong: tell the user, do not retry */
+  PLIANT_MORE = 7         /* no error: pliant_commit_step() has dealt further samples */
 };
 
 /* The type of a buffer's elements. */
@@ -119,7 +120,9 @@ PLIANT_API int pliant_last_error_peer(void);
 
 /* Joins the job that the environment names (`pliant run` sets it) and returns when all members are
  * there; alone, as rank 0 of 1, if nothing launched this process. The session is the caller's, for
- * pliant_session_close(). Open one a process, early.
+ * pliant_session_close(). Open one a process, early. In an elastic job SIGTERM is a notice while
+ * the session is open, unless the program handles or ignores it: pliant_begin_step() then ends the
+ * loop, and a second SIGTERM ends the process.
  * Errors: PLIANT_INVALID if a variable or the strategy cannot be read, or the job is another one;
  * PLIANT_TIMEOUT if members are missing at the deadline; PLIANT_PEER_LOST if one died meanwhile. */
 PLIANT_API pliant_status pliant_session_open(pliant_session** session);
@@ -309,6 +312,13 @@ PLIANT_API pliant_status pliant_recv(pliant_session* session, const pliant_group
  *     pliant_step_all_reduce(session, "gradients", g, NULL, n, PLIANT_F32, PLIANT_MEAN);
  *     if (pliant_commit_step(session) == PLIANT_OK) ... apply pliant_step_result() ...
  *   }
+ *
+ * With a constant global batch (pliant_keep_global_batch) a step may ask for more:
+ *
+ *     do {
+ *       ... add the gradients of pliant_step_samples() to g ...
+ *       pliant_step_all_reduce(session, "gradients", g, NULL, n, PLIANT_F32, PLIANT_MEAN);
+ *     } while ((status = pliant_commit_step(session)) == PLIANT_MORE);
  */
 
 /* Memory that all members keep equal: model, optimizer, counters. Before the first step; the same
@@ -324,6 +334,11 @@ PLIANT_API pliant_status pliant_use_sampler(pliant_session* session, uint64_t sa
                                             uint64_t global_batch, uint64_t seed, uint64_t epochs,
                                             int shuffle);
 
+/* After pliant_use_sampler() and before the first step, on all members: every step but the last of
+ * an epoch has exactly the global batch. What members were to compute that are lost in a step is
+ * dealt to the others in the same step (PLIANT_MORE), not to a later one. */
+PLIANT_API pliant_status pliant_keep_global_batch(pliant_session* session);
+
 /* Opens the next step: `*begun` is 1, or 0 if there is none for this member any more: it was asked
  * to leave, or all samples are consumed. The state must be that after the last committed step. The
  * view may change here: rank, size and epoch are to be asked for anew. */
@@ -332,8 +347,8 @@ PLIANT_API pliant_status pliant_begin_step(pliant_session* session, int* begun);
 /* The number of the open step, or of the last committed one; counts from 1. */
 PLIANT_API pliant_status pliant_step_number(const pliant_session* session, uint64_t* number);
 
-/* The numbers of the samples that this member computes in the open step, valid until the next one
- * begins. */
+/* The numbers of the samples that this member computes in the open step, or has been dealt by the
+ * last PLIANT_MORE; valid until the next one begins or the step is committed. */
 PLIANT_API pliant_status pliant_step_samples(const pliant_session* session,
                                              const uint64_t** samples, size_t* count);
 
@@ -346,11 +361,13 @@ PLIANT_API pliant_status pliant_step_all_reduce(pliant_session* session, const c
                                                 pliant_dtype dtype, pliant_op op);
 
 /* Completes the step. When members were lost meanwhile, the others finish it without them. The view
- * may change here. PLIANT_CANCELLED: this member is out of the job; leave the loop. */
+ * may change here. PLIANT_CANCELLED: this member is out of the job; leave the loop. PLIANT_MORE:
+ * the step is still open, and pliant_step_samples() has samples of lost members. Add their
+ * gradients to those that you have, hand all inputs in again, and commit again. */
 PLIANT_API pliant_status pliant_commit_step(pliant_session* session);
 
 /* The result of the last committed step, which the ranks of a host share: read-only, valid until
- * the next commit begins. */
+ * its name is handed in again. */
 PLIANT_API pliant_status pliant_step_result(const pliant_session* session, const char* name,
                                             const void** result, size_t* bytes);
 

@@ -12,7 +12,8 @@ static void test_words(void) {
   CHECK(strlen(pliant_version()) >= 5);
   CHECK(strcmp(pliant_status_name(PLIANT_OK), "ok") == 0);
   CHECK(strcmp(pliant_status_name(PLIANT_INVALID), "unknown") != 0);
-  CHECK(strcmp(pliant_status_name(7), "unknown") == 0);
+  CHECK(strcmp(pliant_status_name(PLIANT_MORE), "more") == 0);
+  CHECK(strcmp(pliant_status_name(8), "unknown") == 0);
   CHECK(strcmp(pliant_dtype_name(PLIANT_BF16), "bf16") == 0);
   CHECK(strcmp(pliant_dtype_name(-1), "unknown") == 0);
   CHECK(strcmp(pliant_op_name(PLIANT_PROD), "prod") == 0);
@@ -420,8 +421,10 @@ static void test_steps(void) {
   INVALID(pliant_register_state(session, "model", model, kBlock, 99), "type");
   OK(pliant_register_state(session, "model", model, kBlock, PLIANT_F32));
   INVALID(pliant_register_state(session, "model", model, kBlock, PLIANT_F32), "twice");
+  INVALID(pliant_keep_global_batch(session), "use_sampler");
   INVALID(pliant_use_sampler(session, 0, 8, 1, 1, 1), "sample");
   OK(pliant_use_sampler(session, 100, 8, 1, 2, 1));
+  OK(pliant_keep_global_batch(session));
   uint64_t consumed = 0;
   while (1) {
     OK(pliant_begin_step(session, &begun));
@@ -449,6 +452,7 @@ static void test_steps(void) {
     CHECK(members == size);
     consumed += contributed;
   }
+  INVALID(pliant_keep_global_batch(session), "before the first step");
   CHECK(consumed == 200);
   CHECK(number == 26);
   INVALID(pliant_propose_size(session, 2), "not elastic");

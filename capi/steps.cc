@@ -39,12 +39,25 @@ pliant_status pliant_register_state(pliant_session* session, const char* name, v
 
 pliant_status pliant_use_sampler(pliant_session* session, uint64_t samples, uint64_t global_batch,
                                  uint64_t seed, uint64_t epochs, int shuffle) {
-  return guarded(__func__, session, {}, [&] {
-    return session->session->use_sampler({.samples = samples,
-                                          .global_batch = global_batch,
-                                          .seed = seed,
-                                          .epochs = epochs,
-                                          .shuffle = shuffle != 0});
+  return guarded(__func__, session, {}, [&]() -> Status {
+    const SamplerOptions options{.samples = samples,
+                                 .global_batch = global_batch,
+                                 .seed = seed,
+                                 .epochs = epochs,
+                                 .shuffle = shuffle != 0};
+    PLIANT_TRY(session->session->use_sampler(options));
+    session->sampler = options;
+    return {};
+  });
+}
+
+pliant_status pliant_keep_global_batch(pliant_session* session) {
+  return guarded(__func__, session, {}, [&]() -> Status {
+    if (!session->sampler)
+      return invalid("pliant_keep_global_batch: there is no batch; call pliant_use_sampler()");
+    SamplerOptions options = *session->sampler;
+    options.constant_batch = true;
+    return session->session->use_sampler(options);
   });
 }
 
@@ -86,12 +99,13 @@ pliant_status pliant_step_all_reduce(pliant_session* session, const char* name, 
 }
 
 pliant_status pliant_commit_step(pliant_session* session) {
-  return guarded(__func__, session, {}, [&]() -> Status {
+  const pliant_status committed = guarded(__func__, session, {}, [&]() -> Status {
     PLIANT_TRY(need_step(session, "pliant_commit_step"));
-    Status committed = session->step.commit();
+    Status status = session->step.commit();
     refresh_view(session);
-    return committed;
+    return status;
   });
+  return committed == PLIANT_OK && session->step.more() ? PLIANT_MORE : committed;
 }
 
 pliant_status pliant_step_result(const pliant_session* session, const char* name,

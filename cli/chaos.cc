@@ -1,28 +1,25 @@
 #include "cli/chaos.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
+#include <deque>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cli/chaos_check.h"
-#include "cli/job_client.h"
+#include "cli/chaos_job.h"
+#include "cli/chaos_network.h"
+#include "cli/chaos_report.h"
 #include "pliant/base/time.h"
-#include "pliant/runtime/launch.h"
 
 namespace pliant::cli {
 namespace {
@@ -31,14 +28,26 @@ constexpr const char* kExamples = R"(Examples:
   pliant chaos                         one minute of faults on 4 workers
   pliant chaos -n 8 --minutes 30 --seed 7 --json
   pliant chaos --faults kill,resize --gradient 16M
+  pliant chaos --hosts 2               agents are killed, too, with all that they started
+  pliant chaos --hosts 3 --partitions  hosts are network namespaces and lose each other (root)
 
 Workers train an integer-valued model. At random moments some are killed, stopped and continued,
-the job is resized, and its coordinator is killed. After the last fault the job must go on; then
-every commit of every worker is compared, bit by bit, with a serial replay of the history. The exit
-code is 0 if nothing diverged and nothing hung, 1 otherwise.)";
+the job is resized, and its coordinator is killed; with several hosts, which are all on this
+machine, their agents are killed and their links are cut. After the last fault the job must go on;
+then every commit of every worker is compared, bit by bit, with a serial replay of the history. The
+exit code is 0 if nothing diverged and nothing hung, 1 otherwise.)";
 
 constexpr Duration kHang = std::chrono::seconds(30);
 constexpr Duration kWarmUp = std::chrono::seconds(2);
+constexpr Duration kPoll = std::chrono::milliseconds(50);
+constexpr double kPartitionMin = 0.2;  // seconds
+constexpr double kPartitionMax = 3;
+// A coordinator that dies more than ten times within a minute ends the job, and rightly so.
+constexpr size_t kCoordinatorKillsMax = 8;
+constexpr Duration kCoordinatorWindow = std::chrono::minutes(1);
+// No host is set aside: that is for workers that fail by themselves.
+constexpr const char* kHostFailures = "1000000";
+constexpr std::array kKinds = {"kill", "stop", "resize", "coordinator", "agent", "partition"};
 
 struct ChaosOptions {
   int members = 4;
@@ -49,166 +58,45 @@ struct ChaosOptions {
   std::string gradient = "256K";
   std::string state = "1M";
   double compute_ms = 1;
+  bool constant_batch = false;
   double heartbeat = 0.5;
-  std::string faults = "kill,stop,resize,coordinator";
+  int hosts = 1;
+  bool partitions = false;
+  std::string faults;  // empty: all that the hosts allow
   bool json = false;
   bool keep = false;
   bool quiet = false;
 };
 
-struct Fault {
-  std::string kind;
-  int64_t at_ns = 0;
-};
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    words.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return words;
+}
 
-void sleep_for(double time_s) { std::this_thread::sleep_for(from_seconds(time_s)); }
-
-// `pliant run`, its folder of records, and the way to talk to it. Ends both with itself.
-class ChaosJob final {
- public:
-  static Result<std::unique_ptr<ChaosJob>> start(const ChaosOptions& options, int members,
-                                                 const std::string& name) {
-    std::string folder = (std::filesystem::temp_directory_path() / "pliant-chaos-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) return system_error("cannot make a temporary folder");
-    std::unique_ptr<ChaosJob> job(new ChaosJob(folder, name));
-    const auto own = own_program();
-    if (!own) return own.error();
-    const std::string& program = *own;
-    const std::vector<std::string> words = {program,
-                                            "run",
-                                            "-n",
-                                            std::to_string(members),
-                                            "--min",
-                                            "1",
-                                            "--max",
-                                            std::to_string(options.members),
-                                            "--restart",
-                                            "--heartbeat",
-                                            fmt::format("{}", options.heartbeat),
-                                            "--job",
-                                            name,
-                                            "--quiet",
-                                            "--",
-                                            program,
-                                            "chaos-worker",
-                                            "--records",
-                                            folder,
-                                            "--gradient",
-                                            options.gradient,
-                                            "--state",
-                                            options.state,
-                                            "--compute-ms",
-                                            fmt::format("{}", options.compute_ms)};
-    PLIANT_TRY(job->spawn(words, options.quiet));
-    return job;
-  }
-  ~ChaosJob() {
-    end();
-    std::error_code ignored;
-    if (!kept_) std::filesystem::remove_all(folder_, ignored);
-  }
-  ChaosJob(const ChaosJob&) = delete;
-  ChaosJob& operator=(const ChaosJob&) = delete;
-
-  const std::string& folder() const { return folder_; }
-  void keep() { kept_ = true; }
-  bool running() {
-    if (pid_ > 0 && waitpid(pid_, &exit_status_, WNOHANG) == pid_) pid_ = 0;
-    return pid_ > 0;
-  }
-  void end() {
-    if (!running()) return;
-    kill(pid_, SIGINT);
-    const Instant give_up = now() + std::chrono::seconds(10);
-    while (running() && now() < give_up) sleep_for(0.01);
-    if (!running()) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, &exit_status_, 0);
-    pid_ = 0;
-  }
-
-  // The job's own account of itself; nothing while its coordinator is away.
-  std::optional<nlohmann::json> status() const {
-    const auto job = choose({.job = name_, .endpoint = ""});
-    if (!job.ok()) return {};
-    const auto body = ask(*job, "GET", "/v1/status", "");
-    if (!body.ok()) return {};
-    auto parsed = nlohmann::json::parse(*body, nullptr, false);
-    return parsed.is_discarded() ? std::nullopt : std::optional(std::move(parsed));
-  }
-  Status resize(int members) const {
-    const auto job = choose({.job = name_, .endpoint = ""});
-    if (!job.ok()) return job.error();
-    const auto body =
-        ask(*job, "PUT", "/v1/size", wish_json(ResizeWish{static_cast<uint32_t>(members)}));
-    return body.ok() ? Status() : Status(body.error());
-  }
-  std::vector<int> member_pids() const {
-    std::vector<int> pids;
-    const auto said = status();
-    if (!said || !said->contains("members")) return pids;
-    for (const auto& member : (*said)["members"]) pids.push_back(member.value("pid", 0));
-    return pids;
-  }
-  int coordinator_pid() const {
-    const auto said = status();
-    return said ? said->value("coordinator_pid", 0) : 0;
-  }
-  // Bytes of all records: they grow as long as anybody commits.
-  uint64_t record_bytes() const {
-    uint64_t bytes = 0;
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_, ignored))
-      bytes += entry.file_size(ignored);
-    return bytes;
-  }
-
- private:
-  ChaosJob(std::string folder, std::string name)
-      : folder_(std::move(folder)), name_(std::move(name)) {}
-
-  Status spawn(const std::vector<std::string>& words, bool quiet) {
-    std::vector<char*> arguments;
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    if (quiet) posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    const int failed =
-        posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    errno = failed;
-    return failed == 0 ? Status() : Status(system_error("cannot start " + words[0]));
-  }
-
-  const std::string folder_;
-  const std::string name_;
-  pid_t pid_ = 0;
-  int exit_status_ = 0;
-  bool kept_ = false;
-};
-
-// Waits until the records grow; false if they do not for kHang.
-bool progresses(ChaosJob& job, uint64_t before) {
-  const Instant give_up = now() + kHang;
-  while (job.record_bytes() <= before) {
-    if (!job.running() || now() > give_up) return false;
-    sleep_for(0.01);
-  }
-  return true;
+// The faults that were asked for, or all that the hosts allow.
+std::vector<std::string> kinds_of(const ChaosOptions& options) {
+  if (!options.faults.empty()) return split(options.faults);
+  std::vector<std::string> kinds(kKinds.begin(), kKinds.end());
+  std::erase_if(kinds, [&](const std::string& kind) {
+    return (kind == "agent" && options.hosts < 2) || (kind == "partition" && !options.partitions);
+  });
+  return kinds;
 }
 
 class Chaos final {
  public:
-  explicit Chaos(const ChaosOptions& options) : options_(options), random_(options.seed) {
-    for (size_t start = 0; start <= options.faults.size();) {
-      const size_t end = std::min(options.faults.find(',', start), options.faults.size());
-      kinds_.push_back(options.faults.substr(start, end - start));
-      start = end + 1;
-    }
-  }
+  // `network` is that of the hosts; null: they are all on loopback.
+  Chaos(const ChaosOptions& options, Interrupts& interrupts, const ChaosNetwork* network)
+      : options_(options),
+        interrupts_(interrupts),
+        network_(network),
+        random_(options.seed),
+        kinds_(kinds_of(options)) {}
 
   Result<nlohmann::json> run();
 
@@ -219,54 +107,163 @@ class Chaos final {
   size_t below(size_t count) {
     return std::uniform_int_distribution<size_t>(0, count - 1)(random_);
   }
+  void sleep(double time_s) { interrupts_.sleep(from_seconds(time_s)); }
+  ChaosJob::Options job_options(int members, const char* purpose) const;
+  std::vector<std::string> host_options() const;
   std::string draw_kind();
   void inflict(ChaosJob& job, const std::string& kind);
   void inflict_kill(ChaosJob& job, size_t count);
   void inflict_stop(ChaosJob& job);
+  void inflict_coordinator(ChaosJob& job);
+  void inflict_agent(ChaosJob& job);
+  void inflict_partition(ChaosJob& job);
+  std::vector<std::string> dispensable_hosts(ChaosJob& job) const;
+  void torment(ChaosJob& job, Instant end);
   nlohmann::json report(const std::map<int, std::vector<ChaosRecord>>& workers,
                         const ChaosVerdict& verdict, double faulty_s, double calm_rate) const;
-  nlohmann::json recovery(const std::map<int, std::vector<ChaosRecord>>& workers) const;
-  double calm_rate(int members) const;
+  double calm_rate(int members);
   void say(const std::string& text) const {
     if (!options_.quiet) fmt::print(stderr, "chaos: {}\n", text);
   }
 
   const ChaosOptions options_;
+  Interrupts& interrupts_;
+  const ChaosNetwork* const network_;
   std::mt19937_64 random_;
-  std::vector<std::string> kinds_;
-  std::vector<Fault> faults_;
+  const std::vector<std::string> kinds_;
+  std::vector<ChaosFault> faults_;
+  std::deque<Instant> coordinator_kills_;  // within the last minute
   uint64_t hangs_ = 0;
   double size_sum_ = 0;  // over the samples of the size
   uint64_t size_samples_ = 0;
 };
 
+// Agents are processes of their own even on this machine, as they are elsewhere.
+std::vector<std::string> Chaos::host_options() const {
+  if (options_.hosts < 2) return {};
+  const int slots = (options_.members + options_.hosts - 1) / options_.hosts;
+  std::string hosts;
+  for (size_t host = 0; host < static_cast<size_t>(options_.hosts); ++host) {
+    hosts += fmt::format("{}{}:{}@{}", host == 0 ? "" : ",",
+                         network_ ? network_->hosts()[host] : fmt::format("chaos{}", host), slots,
+                         network_ ? ChaosNetwork::address(host) : "127.0.0.1");
+  }
+  const std::string launcher = fmt::format("env {}={{host}}{}", ChaosJob::kHostVariable,
+                                           network_ ? " ip netns exec {host}" : "");
+  return {"-H",
+          hosts,
+          "--address",
+          network_ ? ChaosNetwork::hub_address() : "127.0.0.1",
+          "--launcher",
+          launcher,
+          "--host-failures",
+          kHostFailures};
+}
+
+ChaosJob::Options Chaos::job_options(int members, const char* purpose) const {
+  ChaosJob::Options options;
+  options.name = fmt::format("{}-{}", purpose, getpid());
+  options.run = {"-n",
+                 std::to_string(members),
+                 "--min",
+                 "1",
+                 "--max",
+                 std::to_string(options_.members),
+                 "--restart",
+                 "--heartbeat",
+                 fmt::format("{}", options_.heartbeat)};
+  const auto hosts = host_options();
+  options.run.insert(options.run.end(), hosts.begin(), hosts.end());
+  options.worker = {"--gradient",   options_.gradient, "--state",
+                    options_.state, "--compute-ms",    fmt::format("{}", options_.compute_ms)};
+  if (options_.constant_batch) options.worker.push_back("--constant-batch");
+  options.quiet = options_.quiet;
+  return options;
+}
+
 std::string Chaos::draw_kind() {
   // Kills are what users meet most.
-  if (uniform(0, 1) < 0.5 && std::find(kinds_.begin(), kinds_.end(), "kill") != kinds_.end())
+  if (uniform(0, 1) < 0.4 && std::find(kinds_.begin(), kinds_.end(), "kill") != kinds_.end())
     return "kill";
   return kinds_[below(kinds_.size())];
 }
 
+// One that has the state stays, or there would be nothing left to go on with.
 void Chaos::inflict_kill(ChaosJob& job, size_t count) {
-  std::vector<int> pids = job.member_pids();
-  std::shuffle(pids.begin(), pids.end(), random_);
-  // One stays, or there would be no state left to go on with.
-  if (pids.size() < 2) return;
-  pids.resize(std::min(count, pids.size() - 1));
+  std::vector<ChaosJob::Member> members = job.members();
+  std::shuffle(members.begin(), members.end(), random_);
+  std::stable_partition(members.begin(), members.end(),
+                        [](const ChaosJob::Member& member) { return !member.seasoned; });
+  if (members.size() < 2 || !members.back().seasoned) return;
+  members.resize(members.size() - 1);
+  std::shuffle(members.begin(), members.end(), random_);
+  members.resize(std::min(count, members.size()));
   const int64_t at = nanoseconds();
-  for (const int pid : pids)
-    if (pid > 0) kill(pid, SIGKILL);
-  faults_.push_back({pids.size() > 1 ? "kill several" : "kill", at});
+  for (const ChaosJob::Member& member : members) kill(member.pid, SIGKILL);
+  faults_.push_back({members.size() > 1 ? "kill several" : "kill", at});
 }
 
 void Chaos::inflict_stop(ChaosJob& job) {
-  const std::vector<int> pids = job.member_pids();
-  if (pids.size() < 2) return;
-  const int pid = pids[below(pids.size())];
-  if (pid <= 0 || kill(pid, SIGSTOP) != 0) return;
+  const std::vector<ChaosJob::Member> members = job.members();
+  if (members.empty()) return;
+  const size_t chosen = below(members.size());
+  bool others = false;
+  for (size_t i = 0; i < members.size(); ++i) others |= i != chosen && members[i].seasoned;
+  const int pid = members[chosen].pid;
+  if (!others || kill(pid, SIGSTOP) != 0) return;
   faults_.push_back({"stop", nanoseconds()});
-  sleep_for(uniform(0.05, 3 * options_.heartbeat));
+  sleep(uniform(0.05, 3 * options_.heartbeat));
   kill(pid, SIGCONT);
+}
+
+void Chaos::inflict_coordinator(ChaosJob& job) {
+  std::erase_if(coordinator_kills_, [](Instant at) { return now() - at > kCoordinatorWindow; });
+  if (coordinator_kills_.size() >= kCoordinatorKillsMax) return;
+  const int pid = job.coordinator_pid();
+  if (pid <= 0 || kill(pid, SIGKILL) != 0) return;
+  coordinator_kills_.push_back(now());
+  faults_.push_back({"coordinator", nanoseconds()});
+}
+
+// Hosts without which somebody is left who has the state.
+std::vector<std::string> Chaos::dispensable_hosts(ChaosJob& job) const {
+  std::map<std::string, size_t> seasoned;
+  size_t all = 0;
+  for (const ChaosJob::Member& member : job.members()) {
+    seasoned[member.host] += member.seasoned ? 1 : 0;
+    all += member.seasoned ? 1 : 0;
+  }
+  std::vector<std::string> hosts;
+  for (const auto& [host, count] : seasoned)
+    if (count < all) hosts.push_back(host);
+  return hosts;
+}
+
+void Chaos::inflict_agent(ChaosJob& job) {
+  const std::vector<std::string> hosts = dispensable_hosts(job);
+  if (hosts.empty()) return;
+  const std::string& host = hosts[below(hosts.size())];
+  for (const ChaosJob::AgentProcess& agent : job.agents()) {
+    if (agent.host != host || kill(agent.pid, SIGKILL) != 0) continue;
+    faults_.push_back({"agent", nanoseconds()});
+    return;
+  }
+}
+
+void Chaos::inflict_partition(ChaosJob& job) {
+  const std::vector<std::string> hosts = dispensable_hosts(job);
+  if (hosts.empty()) return;
+  const auto& names = network_->hosts();
+  const auto at = std::find(names.begin(), names.end(), hosts[below(hosts.size())]);
+  if (at == names.end()) return;
+  const auto host = static_cast<size_t>(at - names.begin());
+  using Cut = ChaosNetwork::Cut;
+  constexpr std::array kCuts = {Cut::kAll, Cut::kPeers, Cut::kWords};
+  const Cut how = kCuts[below(kCuts.size())];
+  if (const Status cut = network_->cut(host, how); !cut) return say(cut.error().message);
+  faults_.push_back({"partition", nanoseconds()});
+  sleep(uniform(kPartitionMin, kPartitionMax));
+  if (const Status healed = network_->heal(host, how); !healed) say(healed.error().message);
 }
 
 void Chaos::inflict(ChaosJob& job, const std::string& kind) {
@@ -278,18 +275,21 @@ void Chaos::inflict(ChaosJob& job, const std::string& kind) {
     const int size = 1 + static_cast<int>(below(static_cast<size_t>(options_.members)));
     if (job.resize(size).ok()) faults_.push_back({"resize", nanoseconds()});
   } else if (kind == "coordinator") {
-    const int pid = job.coordinator_pid();
-    if (pid > 0 && kill(pid, SIGKILL) == 0) faults_.push_back({"coordinator", nanoseconds()});
+    inflict_coordinator(job);
+  } else if (kind == "agent") {
+    inflict_agent(job);
+  } else if (kind == "partition") {
+    inflict_partition(job);
   }
 }
 
 // Steps a second of an undisturbed job of this size.
-double Chaos::calm_rate(int members) const {
-  auto job = ChaosJob::start(options_, members, fmt::format("calm-{}", getpid()));
-  if (!job || !progresses(**job, 0)) return 0;
-  sleep_for(seconds(kWarmUp));
+double Chaos::calm_rate(int members) {
+  auto job = ChaosJob::start(job_options(members, "calm"), interrupts_);
+  if (!job || !(*job)->progresses(0, kHang)) return 0;
+  interrupts_.sleep(kWarmUp);
   const Instant began = now();
-  sleep_for(std::min(20.0, options_.minutes * 15));
+  sleep(std::min(20.0, options_.minutes * 15));
   const double passed = seconds(now() - began);
   (*job)->end();
   const auto workers = read_chaos_records((*job)->folder());
@@ -304,25 +304,18 @@ double Chaos::calm_rate(int members) const {
   return static_cast<double>(most) / passed;
 }
 
-Result<nlohmann::json> Chaos::run() {
-  auto started = ChaosJob::start(options_, options_.members, fmt::format("chaos-{}", getpid()));
-  if (!started) return started.error();
-  ChaosJob& job = **started;
-  if (options_.keep) job.keep();
-  if (!progresses(job, 0)) return invalid("the job did not commit a single step");
-  sleep_for(seconds(kWarmUp));
-  const Instant began = now();
-  const Instant end = began + from_seconds(options_.minutes * 60);
-  Instant next = began;
-  Instant last_growth = began;
+// Faults until the end, unless the job hangs, ends, or the user has seen enough.
+void Chaos::torment(ChaosJob& job, Instant end) {
+  Instant next = now();
+  Instant last_growth = now();
   uint64_t bytes = 0;
-  while (now() < end && job.running() && hangs_ == 0) {
+  while (now() < end && job.running() && hangs_ == 0 && !interrupts_.happened()) {
     if (now() >= next) {
       inflict(job, draw_kind());
       next = now() + from_seconds(uniform(options_.interval_min, options_.interval_max));
     }
-    sleep_for(0.05);
-    const size_t members = job.member_pids().size();
+    interrupts_.sleep(kPoll);
+    const size_t members = job.members().size();
     if (members > 0) {
       size_sum_ += static_cast<double>(members);
       ++size_samples_;
@@ -334,13 +327,25 @@ Result<nlohmann::json> Chaos::run() {
       ++hangs_;
     }
   }
+}
+
+Result<nlohmann::json> Chaos::run() {
+  auto started = ChaosJob::start(job_options(options_.members, "chaos"), interrupts_);
+  if (!started) return started.error();
+  ChaosJob& job = **started;
+  if (options_.keep) job.keep();
+  if (!job.progresses(0, kHang)) return invalid("the job did not commit a single step");
+  interrupts_.sleep(kWarmUp);
+  const Instant began = now();
+  torment(job, began + from_seconds(options_.minutes * 60));
   const double faulty_s = seconds(now() - began);
   if (!job.running()) {
     job.keep();
     return invalid(fmt::format("the job ended by itself; its records are in {}", job.folder()));
   }
   // The world is whole again: training must go on.
-  if (hangs_ == 0 && !progresses(job, job.record_bytes())) ++hangs_;
+  if (hangs_ == 0 && !job.progresses(job.record_bytes(), kHang) && !interrupts_.happened())
+    ++hangs_;
   job.end();
   const auto workers = read_chaos_records(job.folder());
   if (!workers) return workers.error();
@@ -352,108 +357,67 @@ Result<nlohmann::json> Chaos::run() {
   for (const std::string& sentence : verdict.divergences) say(sentence);
   const double size =
       size_samples_ == 0 ? options_.members : size_sum_ / static_cast<double>(size_samples_);
-  const double calm = calm_rate(std::max(1, static_cast<int>(size + 0.5)));
+  const double calm =
+      interrupts_.happened() ? 0 : calm_rate(std::max(1, static_cast<int>(size + 0.5)));
   return report(*workers, verdict, faulty_s, calm);
-}
-
-nlohmann::json percentiles(std::vector<double> values) {
-  if (values.empty()) return nullptr;
-  std::sort(values.begin(), values.end());
-  const auto at = [&](double share) {
-    return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
-  };
-  return {{"p50", at(0.5)}, {"p99", at(0.99)}, {"max", values.back()}};
-}
-
-// From each kill to the first commit in a later view, minus what a step takes anyway.
-nlohmann::json Chaos::recovery(const std::map<int, std::vector<ChaosRecord>>& workers) const {
-  std::map<int64_t, const ChaosRecord*> commits;
-  std::vector<double> calm_steps;
-  for (const auto& [pid, records] : workers)
-    for (const ChaosRecord& record : records) {
-      commits.emplace(record.committed_ns, &record);
-      if (record.agree_ns == 0)
-        calm_steps.push_back(
-            static_cast<double>(record.committed_ns - static_cast<int64_t>(record.begun_ns)));
-    }
-  std::sort(calm_steps.begin(), calm_steps.end());
-  const double step_ns = calm_steps.empty() ? 0 : calm_steps[calm_steps.size() / 2];
-  std::map<std::string, std::vector<double>> parts;
-  for (const Fault& fault : faults_) {
-    if (!fault.kind.starts_with("kill")) continue;
-    auto at = commits.upper_bound(fault.at_ns);
-    if (at == commits.begin() || at == commits.end()) continue;
-    const uint32_t epoch = std::prev(at)->second->epoch;
-    while (at != commits.end() && at->second->epoch <= epoch) ++at;
-    if (at == commits.end()) continue;
-    const ChaosRecord& record = *at->second;
-    const auto ms = [](double value_ns) { return std::max(0.0, value_ns / 1e6); };
-    parts["total"].push_back(ms(static_cast<double>(record.committed_ns - fault.at_ns) - step_ns));
-    parts["agree"].push_back(ms(static_cast<double>(record.agree_ns)));
-    parts["redo"].push_back(ms(static_cast<double>(record.redo_ns)));
-    parts["detect"].push_back(
-        ms(static_cast<double>(record.committed_ns - record.redo_ns - record.agree_ns -
-                               record.transfer_ns - fault.at_ns)));
-  }
-  nlohmann::json json;
-  for (const char* part : {"total", "detect", "agree", "redo"})
-    json[part] = percentiles(parts[part]);
-  json["kills"] = parts["total"].size();
-  return json;
 }
 
 nlohmann::json Chaos::report(const std::map<int, std::vector<ChaosRecord>>& workers,
                              const ChaosVerdict& verdict, double faulty_s, double calm) const {
   std::map<std::string, uint64_t> kinds;
-  for (const Fault& fault : faults_) ++kinds[fault.kind];
+  for (const ChaosFault& fault : faults_) ++kinds[fault.kind];
   const double rate = static_cast<double>(verdict.steps) / (faulty_s + seconds(kWarmUp));
   return {{"seed", options_.seed},
           {"members", options_.members},
+          {"hosts", options_.hosts},
           {"seconds", faulty_s},
           {"faults", kinds},
           {"commits", verdict.steps},
           {"records", verdict.commits},
+          {"lost_commits", verdict.lost_commits},
           {"epochs_complete", verdict.epochs_complete},
           {"workers", workers.size()},
           {"divergences", verdict.divergences.size()},
           {"hangs", hangs_},
           {"mean_size", size_samples_ == 0 ? 0 : size_sum_ / static_cast<double>(size_samples_)},
-          {"recovery_ms", recovery(workers)},
+          {"recovery_ms", chaos_recovery(workers, faults_)},
           {"steps_per_second", rate},
           {"undisturbed_steps_per_second", calm},
           {"throughput_share", calm > 0 ? rate / calm : 0}};
 }
 
-void print_table(const nlohmann::json& json) {
-  fmt::print("{} commits by {} workers in {:.0f} s, {} epochs complete\n",
-             json["commits"].get<uint64_t>(), json["workers"].get<uint64_t>(),
-             json["seconds"].get<double>(), json["epochs_complete"].get<uint64_t>());
-  for (const auto& [kind, count] : json["faults"].items())
-    fmt::print("  {:14} {}\n", kind, count.get<uint64_t>());
-  fmt::print("divergences {}, hangs {}\n", json["divergences"].get<uint64_t>(),
-             json["hangs"].get<uint64_t>());
-  fmt::print("throughput {:.0f} % of an undisturbed run of the same mean size ({:.1f})\n",
-             100 * json["throughput_share"].get<double>(), json["mean_size"].get<double>());
-  for (const char* part : {"total", "detect", "agree", "redo"}) {
-    const auto& row = json["recovery_ms"][part];
-    if (row.is_null()) continue;
-    fmt::print("  {:8} p50 {:8.2f} ms   p99 {:8.2f} ms   max {:8.2f} ms\n", part,
-               row["p50"].get<double>(), row["p99"].get<double>(), row["max"].get<double>());
+Result<nlohmann::json> carry_out(const ChaosOptions& options, Interrupts& interrupts) {
+  std::unique_ptr<ChaosNetwork> network;
+  if (options.partitions) {
+    auto made = ChaosNetwork::make(options.hosts);
+    if (!made) return made.error();
+    network = std::move(*made);
   }
+  return Chaos(options, interrupts, network.get()).run();
 }
 
-int run_chaos(const ChaosOptions& options) {
-  Chaos chaos(options);
-  const auto result = chaos.run();
-  if (!result) {
-    fmt::print(stderr, "pliant chaos: {}\n", result.error().message);
+int run_chaos(ChaosOptions options) {
+  if (options.partitions) options.hosts = std::max(options.hosts, 2);
+  const auto fail = [](const std::string& why) {
+    fmt::print(stderr, "pliant chaos: {}\n", why);
     return 1;
-  }
+  };
+  const auto kinds = kinds_of(options);
+  const auto wanted = [&](const char* kind) {
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  };
+  if (wanted("agent") && options.hosts < 2) return fail("agents are killed with --hosts 2 or more");
+  if (wanted("partition") && !options.partitions) return fail("partitions need --partitions");
+  if (options.hosts > options.members) return fail("there are more hosts than members");
+  Interrupts interrupts;
+  const auto result = carry_out(options, interrupts);
+  if (!result) return fail(result.error().message);
   if (options.json) {
     fmt::print("{}\n", result->dump());
   } else {
-    print_table(*result);
+    print_chaos_table(*result);
   }
+  if (interrupts.happened()) return 128 + interrupts.signal();
   return (*result)["divergences"] == 0 && (*result)["hangs"] == 0 ? 0 : 1;
 }
 
@@ -479,21 +443,27 @@ void add_chaos(CLI::App& app, int& exit_code) {
   command->add_option("--state", options->state, "Bytes that newcomers get")->capture_default_str();
   command->add_option("--compute-ms", options->compute_ms, "Computation of a step")
       ->capture_default_str();
+  command->add_flag("--constant-batch", options->constant_batch,
+                    "Survivors compute the samples of lost workers in the same step");
   command->add_option("--heartbeat", options->heartbeat, "Seconds of silence that mean a loss")
       ->check(CLI::Range(0.1, 60.0))
       ->capture_default_str();
-  command->add_option("--faults", options->faults, "Some of kill,stop,resize,coordinator")
+  command->add_option("--hosts", options->hosts, "Hosts on this machine, each with its agent")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_flag("--partitions", options->partitions,
+                    "Hosts are network namespaces whose links are cut; at least two; needs root");
+  command
+      ->add_option("--faults", options->faults,
+                   "Some of kill,stop,resize,coordinator,agent,partition (default: all that the "
+                   "hosts allow)")
       ->check([](const std::string& text) -> std::string {
-        for (size_t start = 0; start <= text.size();) {
-          const size_t end = std::min(text.find(',', start), text.size());
-          const std::string kind = text.substr(start, end - start);
-          if (kind != "kill" && kind != "stop" && kind != "resize" && kind != "coordinator")
-            return "'" + kind + "' is no fault: choose from kill, stop, resize, coordinator";
-          start = end + 1;
+        for (const std::string& kind : split(text)) {
+          if (std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end())
+            return fmt::format("'{}' is no fault: choose from {}", kind, fmt::join(kKinds, ", "));
         }
         return "";
-      })
-      ->capture_default_str();
+      });
   command->add_flag("--json", options->json, "One JSON object at the end");
   command->add_flag("--keep", options->keep, "Keep the records");
   command->add_flag("-q,--quiet", options->quiet, "Nothing but the result");

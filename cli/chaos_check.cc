@@ -31,10 +31,13 @@ class Judge final {
           say("worker {} went back from epoch {} to {}", pid, epoch, record.epoch);
         last = record.step;
         epoch = record.epoch;
+        // The newest view's counts, should they differ.
         const auto [at, first] = steps_.emplace(record.step, record);
-        if (!first) compare(at->second, record, pid);
+        if (!first && record.epoch > at->second.epoch) at->second = record;
       }
     }
+    for (const auto& [pid, records] : workers)
+      for (const ChaosRecord& record : records) compare(record, pid, &record == &records.back());
     verdict_.steps = steps_.size();
   }
 
@@ -64,12 +67,21 @@ class Judge final {
   }
 
  private:
-  void compare(const ChaosRecord& first, const ChaosRecord& other, int pid) {
-    if (first.state != other.state)
+  void compare(const ChaosRecord& other, int pid, bool is_last) {
+    const ChaosRecord& first = steps_.at(other.step);
+    const bool same_state = first.state == other.state;
+    const bool same_inputs = first.samples == other.samples &&
+                             first.sample_sum == other.sample_sum &&
+                             first.contributors == other.contributors;
+    if (same_state && same_inputs) return;
+    if (is_last && other.epoch < first.epoch) {
+      ++verdict_.lost_commits;
+      return;
+    }
+    if (!same_state)
       say("step {}: worker {} has state {:x}, another {:x}", other.step, pid, other.state,
           first.state);
-    if (first.samples != other.samples || first.sample_sum != other.sample_sum ||
-        first.contributors != other.contributors)
+    if (!same_inputs)
       say("step {}: worker {} counts {} members and {} samples, another {} and {}", other.step, pid,
           other.contributors, other.samples, first.contributors, first.samples);
   }

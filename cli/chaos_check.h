@@ -16,6 +16,9 @@ struct ChaosVerdict {
   uint64_t steps = 0;    // committed, counted once
   uint64_t commits = 0;  // records of all workers
   uint64_t epochs_complete = 0;
+  // Commits of workers that were lost at once, and with them all who had committed the step: the
+  // members of the next view run it again, as they may.
+  uint64_t lost_commits = 0;
   std::vector<std::string> divergences;  // sentences, at most a few
 };
 

@@ -25,6 +25,8 @@ struct ChaosWorkerOptions {
   std::string records;  // a folder; empty: none are written
   std::string gradient = "64K";
   std::string state = "64K";  // replicated besides the small state that is trained
+  std::string state_name = "ballast";
+  std::string state_type = "u8";
   std::string private_bytes = "0";
   uint64_t samples = kChaosSamples;
   uint64_t batch = 64;
@@ -34,6 +36,7 @@ struct ChaosWorkerOptions {
   int operations = 1;
   double seconds = 0;      // of a timed loop that prints its rate; 0: train
   bool steps_off = false;  // the same loop by all_reduce_shared, without steps
+  bool constant_batch = false;
 };
 
 // Elements at the front of the gradient that change from step to step; the rest stays as it was
@@ -70,6 +73,7 @@ class ChaosWorker final {
   std::span<std::byte> ballast_;  // of the state
   std::vector<std::byte> private_;
   std::vector<uint64_t> state_ = std::vector<uint64_t>(kStateElements, 1);
+  uint64_t sum_ = 0;  // over the samples of the open step
   int file_ = -1;
 };
 
@@ -94,14 +98,17 @@ Status ChaosWorker::prepare() {
   private_.assign(*private_bytes, std::byte{7});
   PLIANT_TRY(
       session_.register_state("trained", std::as_writable_bytes(std::span(state_)), DType::kU64));
-  PLIANT_TRY(session_.register_state("ballast", ballast_));
+  const auto state_type = parse_dtype(options_.state_type);
+  if (!state_type) return state_type.error();
+  PLIANT_TRY(session_.register_state(options_.state_name, ballast_, *state_type));
   // The measurement is of bare steps; the sampler is the trainer's.
   if (options_.seconds > 0) return {};
   PLIANT_TRY(session_.use_sampler({.samples = options_.samples,
                                    .global_batch = options_.batch,
                                    .seed = 7,
                                    .epochs = options_.epochs,
-                                   .shuffle = true}));
+                                   .shuffle = true,
+                                   .constant_batch = options_.constant_batch}));
   if (options_.records.empty()) return {};
   const std::string path = fmt::format("{}/{}", options_.records, getpid());
   file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -109,17 +116,23 @@ Status ChaosWorker::prepare() {
 }
 
 void ChaosWorker::compute(const Step& step) {
-  uint64_t sum = 0;
-  for (const uint64_t sample : step.samples()) sum += mix_sample(sample);
+  if (!step.more()) sum_ = 0;
+  for (const uint64_t sample : step.samples()) sum_ += mix_sample(sample);
   for (int operation = 0; operation < options_.operations; ++operation) {
     const auto mine = part(operation);
-    for (size_t j = 0; j < std::min(kLive, mine.size()); ++j) mine[j] = sum * gradient_factor(j);
+    for (size_t j = 0; j < std::min(kLive, mine.size()); ++j) mine[j] = sum_ * gradient_factor(j);
   }
   if (options_.compute_ms > 0)
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options_.compute_ms));
 }
 
 Status ChaosWorker::check(const Step& step, uint64_t sample_sum) {
+  // The last step of an epoch has what is left.
+  const uint64_t samples = step.contributed_samples();
+  if (options_.constant_batch && samples != options_.batch &&
+      samples != options_.samples % options_.batch)
+    return invalid(fmt::format("step {} has {} samples and should have {}", step.number(), samples,
+                               options_.batch));
   for (int operation = 0; operation < options_.operations; ++operation) {
     const auto result = step.result_of<uint64_t>(fmt::format("gradient{}", operation));
     if (!result) return result.error();
@@ -160,11 +173,14 @@ Status ChaosWorker::train() {
   for (int i = 0; i < options_.operations; ++i) names.push_back(fmt::format("gradient{}", i));
   int64_t begun_ns = nanoseconds();
   while (Step step = session_.begin_step()) {
-    compute(step);
-    for (int i = 0; i < options_.operations; ++i)
-      PLIANT_TRY(step.all_reduce(names[static_cast<size_t>(i)], part(i).data(), part(i).size(),
-                                 DType::kU64, Op::kSum));
-    const Status committed = step.commit();
+    Status committed;
+    do {
+      compute(step);
+      for (int i = 0; i < options_.operations; ++i)
+        PLIANT_TRY(step.all_reduce(names[static_cast<size_t>(i)], part(i).data(), part(i).size(),
+                                   DType::kU64, Op::kSum));
+      committed = step.commit();
+    } while (committed.ok() && step.more());
     const int64_t committed_ns = nanoseconds();
     if (!committed && committed.code() == Code::kCancelled) break;
     if (!committed) return committed.error();
@@ -246,6 +262,8 @@ void add_chaos_worker(CLI::App& app, int& exit_code) {
   command->add_option("--records", options->records);
   command->add_option("--gradient", options->gradient);
   command->add_option("--state", options->state);
+  command->add_option("--state-name", options->state_name);
+  command->add_option("--state-type", options->state_type);
   command->add_option("--private", options->private_bytes);
   command->add_option("--samples", options->samples);
   command->add_option("--batch", options->batch);
@@ -255,6 +273,7 @@ void add_chaos_worker(CLI::App& app, int& exit_code) {
   command->add_option("--operations", options->operations)->check(CLI::Range(1, 16));
   command->add_option("--seconds", options->seconds);
   command->add_flag("--steps-off", options->steps_off);
+  command->add_flag("--constant-batch", options->constant_batch);
   auto folder = std::make_shared<std::string>();
   auto samples = std::make_shared<uint64_t>(kChaosSamples);
   CLI::App* check = app.add_subcommand("chaos-check", "Judges what they wrote")->group("");

@@ -60,6 +60,10 @@ struct RunArguments {
   int restarts = 0;
   std::string schedule;
   std::string heartbeat;
+  uint32_t host_failures = 0;
+  std::string revocation = "off";
+  std::string metadata_url;
+  std::string revocation_poll;
   std::string launcher;
   std::string address;
   std::string agent_program;
@@ -149,8 +153,14 @@ Result<std::map<std::string, std::string>> read_environment(const std::vector<st
 Result<std::optional<ElasticOptions>> elastic_options(const RunArguments& arguments) {
   if (arguments.min == 0 && arguments.max == 0 && arguments.restarts == 0 &&
       arguments.schedule.empty()) {
+    if (arguments.host_failures != 0)
+      return invalid(
+          "--host-failures is for elastic jobs: give --min, --max, --restart or --schedule");
     if (!arguments.heartbeat.empty())
       return invalid("--heartbeat is for elastic jobs: give --min, --max, --restart or --schedule");
+    if (arguments.revocation != "off")
+      return invalid(
+          "--revocation is for elastic jobs: give --min, --max, --restart or --schedule");
     return std::optional<ElasticOptions>();
   }
   ElasticOptions options;
@@ -158,6 +168,14 @@ Result<std::optional<ElasticOptions>> elastic_options(const RunArguments& argume
   options.max = arguments.max;
   options.restarts = arguments.restarts;
   options.schedule = arguments.schedule;
+  options.host_failures = arguments.host_failures;
+  options.revocation.provider = arguments.revocation;
+  options.revocation.metadata_url = arguments.metadata_url;
+  if (!arguments.revocation_poll.empty()) {
+    const auto poll = parse_duration(arguments.revocation_poll);
+    if (!poll) return named("--revocation-poll", poll.error());
+    options.revocation.poll_ns = poll->count();
+  }
   if (!arguments.heartbeat.empty()) {
     const auto heartbeat = parse_duration(arguments.heartbeat);
     if (!heartbeat) return named("--heartbeat", heartbeat.error());
@@ -310,6 +328,22 @@ void add_run(CLI::App& app, int& exit_code) {
                       "Elastic: sizes from given steps on, as in 2@0,4@100");
   run_app->add_option("--heartbeat", arguments->heartbeat,
                       "Elastic: a member that is silent for so long is lost (default: 2s)");
+  run_app
+      ->add_option("--host-failures", arguments->host_failures,
+                   "Elastic: a host on which so many workers fail within a minute is set aside "
+                   "for a while (default: 3)")
+      ->check(CLI::Range(1, 1000000));
+  run_app
+      ->add_option("--revocation", arguments->revocation,
+                   "Elastic: the cloud that may take hosts away, whose metadata service each host "
+                   "asks; its workers leave first: off, aws, gcp or azure")
+      ->check(CLI::IsMember({"off", "aws", "gcp", "azure"}))
+      ->capture_default_str();
+  run_app->add_option("--metadata-url", arguments->metadata_url,
+                      "Elastic: base URL of that service; {host} stands for the host's name "
+                      "(default: http://169.254.169.254)");
+  run_app->add_option("--revocation-poll", arguments->revocation_poll,
+                      "Elastic: how often it is asked (default: 5s)");
   run_app->add_option("--job", arguments->job,
                       "Name of the job for status, resize and so on (default: PROGRAM-PID)");
   run_app->add_option("--control", arguments->control,

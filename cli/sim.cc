@@ -81,12 +81,17 @@ int scale(const Arguments& arguments) {
     fmt::print("{}\n", sim::to_json(results));
     return 0;
   }
-  fmt::print("{:>8} {:>8} {:>16} {:>14} {:>16} {:>14} {:>12}\n", "members", "changes",
-             "messages/change", "bytes/message", "bytes/change", "decide us", "encode us");
+  fmt::print("{:>8} {:>8} {:>9} {:>12} {:>11} {:>10} {:>10} {:>8} {:>10} {:>12} {:>8}\n", "members",
+             "changes", "messages", "bytes/change", "reports us", "decide us", "encode us",
+             "log us", "log bytes", "bytes/join", "join us");
   for (const sim::ScaleResult& result : results)
-    fmt::print("{:>8} {:>8} {:>16.0f} {:>14.0f} {:>16.0f} {:>14.1f} {:>12.1f}\n", result.members,
-               result.changes, result.messages_per_change, result.bytes_per_message,
-               result.bytes_per_change, result.cpu_us_per_change, result.encode_us_per_change);
+    fmt::print(
+        "{:>8} {:>8} {:>9.0f} {:>12.0f} {:>11.0f} {:>10.0f} {:>10.0f} {:>8.0f} {:>10.0f} {:>12.0f} "
+        "{:>8.0f}\n",
+        result.members, result.changes, result.messages_per_change, result.bytes_per_change,
+        result.reports_us_per_change, result.cpu_us_per_change, result.encode_us_per_change,
+        result.log_us_per_change, result.log_bytes_per_change, result.bytes_per_join,
+        result.cpu_us_per_join);
   return 0;
 }
 

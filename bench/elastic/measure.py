@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What elasticity costs: a killed worker, a stopped one, a change of size, and nothing at all.
 
-    bench/elastic/measure.py kills  [--count 1000] [--np 8] [--gradient 100M] [--private 0]
+    bench/elastic/measure.py kills  [--count 1000] [--np 8] [--gradient 100M] [--private 2G]
+                                    [--victims 4] [--output kills.json]
     bench/elastic/measure.py stops  [--count 20]   heartbeat of 200 ms
     bench/elastic/measure.py resize [--count 20]   2 -> 4 and 4 -> 2, with and without state
     bench/elastic/measure.py steady [--rounds 5]   steps against the same operations without steps
@@ -15,73 +16,36 @@ import json
 import os
 import pathlib
 import random
-import shutil
+import re
 import signal
 import statistics
-import struct
 import subprocess
 import sys
-import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RECORD = struct.Struct("<QIIQQQqqqqQ")
-FIELDS = ("step", "epoch", "members", "samples", "sample_sum", "state", "committed", "agree",
-          "redo", "transfer", "begun")
-PATIENCE_S = 60
+sys.path.insert(0, str(ROOT / "tests" / "process"))
+
+import elastic_job  # noqa: E402
+
+KILLS_A_JOB = 100  # then the next one begins, so that the judge and the folder stay small
+CALM_STEPS = 2     # of every member between two kills
+SLOTS = 256        # a place that failed rests, so replacements get fresh ones
+PROGRESS_S = 10
 
 
-class Job:
-    """`pliant run` with chaos workers, in a folder of records."""
+class Job(elastic_job.Job):
+    """A job without a limit of time, judged when it has ended."""
 
     def __init__(self, pliant, members, run_options, worker_options):
-        self.pliant = pliant
-        self.folder = tempfile.mkdtemp(prefix="pliant-measure-")
-        command = [pliant, "run", "-n", str(members), "--quiet", *run_options, "--", pliant,
-                   "chaos-worker", "--records", self.folder, *worker_options]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.DEVNULL)
+        super().__init__(pliant, members, ["--quiet", *run_options], worker_options, patience=None)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def records(self):
-        found = {}
-        for name in os.listdir(self.folder):
-            data = pathlib.Path(self.folder, name).read_bytes()
-            whole = len(data) // RECORD.size * RECORD.size
-            found[int(name)] = [dict(zip(FIELDS, row)) for row in RECORD.iter_unpack(data[:whole])]
-        return found
-
-    def newest(self):
-        return max((made[-1] for made in self.records().values() if made),
-                   key=lambda record: record["step"], default=None)
-
-    def await_step(self, step, members=None):
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            newest = self.newest()
-            if newest and newest["step"] >= step and members in (None, newest["members"]):
-                return newest
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the job ended or hung at {newest}")
-            time.sleep(0.002)
-
-    def judge(self):
-        judged = subprocess.run([self.pliant, "chaos-check", self.folder], capture_output=True,
-                                text=True, check=False)
-        if judged.returncode != 0:
-            raise SystemExit(judged.stdout)
+    def __exit__(self, *trouble):
+        self.end()
+        found = self.judge()
+        self.remove()
+        if found and not trouble[0]:
+            raise SystemExit(found)
 
 
 def flat(records):
@@ -117,36 +81,116 @@ def summarise(rows):
             for part in ("total", "detect", "agree", "redo")}
 
 
+class Kills:
+    """Kills members of one job at random instants, again and again; the next kill comes when the
+    group is whole again and has gone on undisturbed for a few steps."""
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.rows = []
+        self.calms = []
+        self.told = time.monotonic()
+
+    def run(self):
+        while len(self.rows) < self.arguments.count:
+            self.run_job(min(KILLS_A_JOB, self.arguments.count - len(self.rows)))
+            self.save(self.summary())
+        return self.summary()
+
+    def run_job(self, count):
+        np = self.arguments.np
+        with Job(self.arguments.pliant, np, ["-H", f"localhost:{SLOTS}", "--max", str(np)],
+                 ["--gradient", self.arguments.gradient, "--private",
+                  self.arguments.private]) as job:
+            dead = set()
+            for _ in range(count):
+                members, calm = self.await_whole(job, dead)
+                self.kill_some(job, members, calm, dead)
+                self.report()
+
+    def await_whole(self, job, dead):
+        """The pids of a whole group that has committed a few steps, and the time of one."""
+        def whole():
+            pids = [int(name) for name in os.listdir(job.folder) if int(name) not in dead]
+            tails = elastic_job.tail_records(job.folder, CALM_STEPS + 1, pids)
+            last = [made[-1] for made in tails.values()]
+            if len(last) != self.arguments.np:
+                return None
+            steady = all(len(made) == CALM_STEPS + 1 and made[0]["epoch"] == last[0]["epoch"] and
+                         made[0]["members"] == self.arguments.np for made in tails.values())
+            return tails if steady else None
+        tails = job.await_that(whole)
+        steps = [record["committed"] - record["begun"] for made in tails.values()
+                 for record in made[1:]]
+        return list(tails), statistics.median(steps)
+
+    def choose(self, job, members):
+        """One at random; of several, rank 0 is one."""
+        if self.arguments.victims == 1:
+            return [random.choice(members)]
+        ranks = [member["pid"] for member in job.status()["members"]]
+        return [ranks[0], *random.sample(ranks[1:], self.arguments.victims - 1)]
+
+    def kill_some(self, job, members, calm, dead):
+        victims = self.choose(job, members)
+        survivors = [pid for pid in members if pid not in victims]
+        time.sleep(random.random() * self.arguments.spread)
+        epoch = max(made["epoch"] for made in
+                    elastic_job.last_records(job.folder, members).values())
+        since = time.monotonic_ns()
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        dead.update(victims)
+        job.await_that(lambda: all(
+            made["epoch"] > epoch
+            for made in elastic_job.last_records(job.folder, survivors).values()))
+        records = elastic_job.tail_records(job.folder, 50, survivors)
+        self.calms.append(calm)
+        self.rows.append(recovery(records, epoch, since, calm))
+        # They are replaced in fresh places, without a rest.
+        job.resize(self.arguments.np)
+
+    def report(self):
+        if time.monotonic() - self.told < PROGRESS_S:
+            return
+        self.told = time.monotonic()
+        found = self.summary()
+        total = found["ms"]["total"]
+        print(f"{len(self.rows)} of {self.arguments.count} kills, total p50 {total['p50']} ms, "
+              f"p99 {total['p99']} ms", file=sys.stderr)
+        self.save(found)
+
+    def summary(self):
+        counted = sum(row["members"] == self.arguments.np for row in self.rows)
+        return {"kills": len(self.rows), "np": self.arguments.np,
+                "victims": self.arguments.victims, "gradient": self.arguments.gradient,
+                "private": self.arguments.private,
+                "undisturbed_step_ms": round(statistics.median(self.calms) / 1e6, 2),
+                "ms": summarise(self.rows), "steps_in_which_the_dead_still_counted": counted}
+
+    def save(self, found):
+        if not self.arguments.output:
+            return
+        partial = self.arguments.output + ".new"
+        pathlib.Path(partial).write_text(json.dumps({**found, "rows": self.rows}, indent=1) + "\n")
+        os.replace(partial, self.arguments.output)
+
+
+def bytes_of(text):
+    number, unit = re.fullmatch(r"(\d+)([KMG]?)", text).groups()
+    return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
+
+
 def kills(arguments):
-    """One kill a job at full size, at a random instant; the next job begins anew."""
-    worker = ["--gradient", arguments.gradient, "--private", arguments.private]
-    rows = []
-    calms = []
-    for index in range(arguments.count):
-        with Job(arguments.pliant, arguments.np, ["--max", str(arguments.np)], worker) as job:
-            newest = job.await_step(4, arguments.np)
-            time.sleep(random.random() * arguments.spread)
-            victim = random.choice([pid for pid, made in job.records().items() if made])
-            newest = job.newest()
-            since = time.monotonic_ns()
-            os.kill(victim, signal.SIGKILL)
-            job.await_step(newest["step"] + 2, None)
-            deadline = time.monotonic() + PATIENCE_S
-            while all(r["epoch"] <= newest["epoch"] for r in flat(job.records())):
-                if time.monotonic() > deadline:
-                    raise SystemExit("no new view")
-                time.sleep(0.002)
-            records = job.records()
-            job.judge()
-            calms.append(calm_step(records, since))
-            rows.append(recovery(records, newest["epoch"], since, calms[-1]))
-        if sys.stderr.isatty() or (index + 1) % 50 == 0:
-            print(f"{index + 1} of {arguments.count} kills", file=sys.stderr)
-    counted = sum(row["members"] == arguments.np for row in rows)
-    return {"kills": len(rows), "np": arguments.np, "gradient": arguments.gradient,
-            "private": arguments.private, "undisturbed_step_ms": round(
-                statistics.median(calms) / 1e6, 2), "ms": summarise(rows),
-            "steps_in_which_the_dead_still_counted": counted}
+    if not 0 < arguments.victims < arguments.np:
+        raise SystemExit("--victims: somebody must be left, and somebody must die")
+    # A worker has its gradient, and with the others of its host the result.
+    needed = arguments.np * (bytes_of(arguments.private) + 2 * bytes_of(arguments.gradient))
+    available = int(re.search(r"MemAvailable:\s+(\d+)",
+                              pathlib.Path("/proc/meminfo").read_text())[1]) << 10
+    if needed > available:
+        raise SystemExit(f"this takes {needed >> 20} MiB, and {available >> 20} MiB are available")
+    return Kills(arguments).run()
 
 
 def stops(arguments):
@@ -163,7 +207,6 @@ def stops(arguments):
             records = job.records()
             os.kill(victim, signal.SIGCONT)
             rows.append(recovery(records, newest["epoch"], since, calm_step(records, since)))
-            job.judge()
     return {"stops": len(rows), "heartbeat_ms": 200, "ms": summarise(rows)}
 
 
@@ -178,8 +221,7 @@ def resize(arguments):
                      ["--state", state, "--gradient", "64K", "--compute-ms", "1"]) as job:
                 job.await_step(650, 2)
                 records = job.records()
-                job.judge()
-            oldest = max(records.values(), key=len)
+                oldest = max(records.values(), key=len)
             for before, after in zip(oldest, oldest[1:]):
                 gap = (after["committed"] - before["committed"]) / 1e6
                 # Joined: the first step of the larger group; the view may have come a step earlier.
@@ -226,6 +268,8 @@ def main():
     parser.add_argument("--private", default="0", help="memory that each worker holds besides")
     parser.add_argument("--spread", type=float, default=0.1,
                         help="seconds over which the instant of a kill is drawn")
+    parser.add_argument("--victims", type=int, default=1, help="members killed at once")
+    parser.add_argument("--output", default="", help="file for the results of `kills` as they come")
     parser.add_argument("--pliant", default=str(ROOT / "build/release/pliant"))
     arguments = parser.parse_args()
     found = globals()[arguments.what](arguments)

@@ -4,10 +4,10 @@ namespace pliant {
 namespace {
 
 constexpr Defect kAll[] = {
-    Defect::kLocalCommit,     Defect::kNoEpochFence,    Defect::kRankReuse,
-    Defect::kCursorOnAbort,   Defect::kLateWrite,       Defect::kLostWakeUp,
-    Defect::kViewTwice,       Defect::kChecksumSkipped, Defect::kRollForwardSkipped,
-    Defect::kDeadSamplesKept,
+    Defect::kLocalCommit,     Defect::kNoEpochFence,        Defect::kRankReuse,
+    Defect::kCursorOnAbort,   Defect::kLateWrite,           Defect::kLostWakeUp,
+    Defect::kViewTwice,       Defect::kChecksumSkipped,     Defect::kRollForwardSkipped,
+    Defect::kDeadSamplesKept, Defect::kExtraSamplesSkipped, Defect::kRedealUnheard,
 };
 
 }  // namespace
@@ -31,6 +31,8 @@ std::string_view to_string(Defect defect) {
     case Defect::kChecksumSkipped: return "checksum_skipped";
     case Defect::kRollForwardSkipped: return "roll_forward_skipped";
     case Defect::kDeadSamplesKept: return "dead_samples_kept";
+    case Defect::kExtraSamplesSkipped: return "extra_samples_skipped";
+    case Defect::kRedealUnheard: return "redeal_unheard";
   }
   return "none";
 }

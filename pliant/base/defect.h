@@ -11,16 +11,18 @@ namespace pliant {
 
 enum class Defect : uint8_t {
   kNone,
-  kLocalCommit,         // a member commits although its operation was interrupted
-  kNoEpochFence,        // messages of older views are taken for those of the newest
-  kRankReuse,           // the group of the view before is used on
-  kCursorOnAbort,       // the sampler moves on although the step was not committed
-  kLateWrite,           // a transport writes into memory of an operation that has failed
-  kLostWakeUp,          // a new view does not end the operations of the old one
-  kViewTwice,           // a view is taken again although it, or a newer one, is known
-  kChecksumSkipped,     // damaged state is taken
-  kRollForwardSkipped,  // who misses a committed step does not get its results
-  kDeadSamplesKept,     // samples of the dead count as consumed
+  kLocalCommit,          // a member commits although its operation was interrupted
+  kNoEpochFence,         // messages of older views are taken for those of the newest
+  kRankReuse,            // the group of the view before is used on
+  kCursorOnAbort,        // the sampler moves on although the step was not committed
+  kLateWrite,            // a transport writes into memory of an operation that has failed
+  kLostWakeUp,           // a new view does not end the operations of the old one
+  kViewTwice,            // a view is taken again although it, or a newer one, is known
+  kChecksumSkipped,      // damaged state is taken
+  kRollForwardSkipped,   // who misses a committed step does not get its results
+  kDeadSamplesKept,      // samples of the dead count as consumed
+  kExtraSamplesSkipped,  // a step with a constant batch is run again without the further samples
+  kRedealUnheard,        // a member that missed a redeal of the open step is not told of it
 };
 
 namespace internal {

@@ -117,7 +117,6 @@ TEST(Buffers, MayChangeFromCallToCall) {
   }
 }
 
-// More names than there are channels: those that are idle give theirs up.
 // Who is left alone finishes with what the dead had handed in, and divides by what it is told.
 TEST(LeftBehind, CountsForOneAlone) {
   TestCluster cluster({.hosts = {0}, .plan = plan_of("direct", 256)});
@@ -145,6 +144,36 @@ TEST(LeftBehind, CountsForOneAlone) {
   EXPECT_EQ(sum, (std::vector<int64_t>{1, 2, 3}));
 }
 
+// A peer that completed the call may have changed its input since; one that did not cannot have.
+TEST(LeftBehind, TellsWhetherThePeerHadFinished) {
+  TestCluster cluster({.hosts = one_host(3), .plan = plan_of("direct", 256)});
+  const Case registered{.count = 5000, .memory = Memory::kRegistered, .shared_result = true};
+  TestCall call(cluster, registered, "gradient");
+  std::array<Operation, 3> made;
+  for (Rank rank = 0; rank < 3; ++rank)
+    call.begin(rank, [&](Operation& operation) {
+      operation.mark = 7;
+      made[static_cast<size_t>(rank)] = operation;
+    });
+  const auto given = [&] {
+    return cluster.executor(0).handed_in(cluster.peer(2), made[0], cluster.world(0));
+  };
+  cluster.pause(1);
+  cluster.pause(2);
+  EXPECT_NE(given().data, nullptr);
+  EXPECT_FALSE(given().finished);
+  made[0].mark = 8;
+  EXPECT_EQ(given().data, nullptr) << "this rank has not made that call";
+  made[0].mark = 7;
+  cluster.resume(1);
+  cluster.resume(2);
+  ASSERT_TRUE(cluster.run_until([&] { return call.done(); }));
+  EXPECT_NE(given().data, nullptr);
+  EXPECT_TRUE(given().finished);
+  call.release();
+}
+
+// More names than there are channels: those that are idle give theirs up.
 TEST(Channels, AreUsedAgain) {
   TestCluster cluster({.hosts = one_host(3), .plan = plan_of("direct", 256)});
   for (int round = 0; round < 3; ++round) {

@@ -323,14 +323,13 @@ void Executor::install(Epoch epoch, std::span<const PeerId> at_large) {
   broken_groups_.clear();
 }
 
-const std::byte* Executor::handed_in(PeerId peer, const Operation& operation,
-                                     const Group& group) const {
-  if (host_ == nullptr) return nullptr;
+HandedIn Executor::handed_in(PeerId peer, const Operation& operation, const Group& group) const {
+  if (host_ == nullptr) return {};
   const uint64_t key = key_of(operation, group);
   const auto at = bindings_.find(key);
-  if (at == bindings_.end() || at->second->calls == 0) return nullptr;
+  if (at == bindings_.end() || at->second->calls == 0) return {};
   // This rank may not have got so far as to make the call: the newest is then an older one.
-  if (at->second->execution.operation_.mark != operation.mark) return nullptr;
+  if (at->second->execution.operation_.mark != operation.mark) return {};
   return host_->handed_in(peer, key, at->second->calls - 1, operation.count);
 }
 

@@ -81,10 +81,9 @@ class Executor final : public Sink {
   void peer_gone(PeerId peer) {
     if (host_ != nullptr) host_->peer_gone(peer);
   }
-  // What a peer of this host gave to the call that this rank has made with the same mark, where it
-  // stands in the peer's memory; null if either has not made it, or the peer keeps its input to
-  // itself.
-  const std::byte* handed_in(PeerId peer, const Operation& operation, const Group& group) const;
+  // What a peer of this host gave to the call that this rank has made with the same mark: nothing
+  // if either has not made it, or the peer keeps its input to itself.
+  HandedIn handed_in(PeerId peer, const Operation& operation, const Group& group) const;
 
   Result<std::byte*> place(PeerId from, const Frame& frame) override;
   void arrived(PeerId from, const Frame& frame, std::byte* payload) override;

@@ -216,21 +216,26 @@ Result<std::span<std::byte>> HostExchange::take_result(size_t bytes) {
   return memory;
 }
 
-const std::byte* HostExchange::handed_in(PeerId peer, uint64_t key, uint32_t sequence,
-                                         size_t count) const {
+HandedIn HostExchange::handed_in(PeerId peer, uint64_t key, uint32_t sequence,
+                                 size_t count) const {
   Segment* const segment = memory_.segment_of(peer);
-  if (segment == nullptr) return nullptr;
+  if (segment == nullptr) return {};
   const ControlArea& area = ControlArea::of(segment->control());
   const int index = area.find(key);
-  if (index < 0) return nullptr;
-  const Channel::Entry& entry = area.channels[index].entries[sequence % 2];
-  if (entry.posted.load(std::memory_order_acquire) != uint64_t{sequence} + 1) return nullptr;
+  if (index < 0) return {};
+  const Channel& channel = area.channels[index];
+  const Channel::Entry& entry = channel.entries[sequence % 2];
+  if (entry.posted.load(std::memory_order_acquire) != uint64_t{sequence} + 1) return {};
   if (entry.post.key != key || entry.post.count != count || entry.post.collective == kRefusal)
-    return nullptr;
-  if (entry.post.input != kNotRegistered) return segment->at(entry.post.input);
-  // Staged inputs pass through slots and are gone; small ones stand beside the post.
-  if (entry.post.staging != kNotRegistered) return nullptr;
-  return area.inline_data[index][sequence % 2];
+    return {};
+  HandedIn given;
+  given.finished = channel.finished.load(std::memory_order_acquire) > sequence;
+  if (entry.post.input != kNotRegistered) {
+    given.data = segment->at(entry.post.input);
+  } else if (entry.post.staging == kNotRegistered) {
+    given.data = area.inline_data[index][sequence % 2];  // small ones stand beside the post
+  }  // staged ones pass through slots and are gone
+  return given;
 }
 
 bool fits_inline(const HostArguments& call, const Group& group) {

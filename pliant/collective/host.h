@@ -108,7 +108,7 @@ class HostExchange {
   void retire(std::span<HostBinding* const> bindings, std::span<const PeerId> at_large);
   void peer_gone(PeerId peer);
   // See Executor.
-  const std::byte* handed_in(PeerId peer, uint64_t key, uint32_t sequence, size_t count) const;
+  HandedIn handed_in(PeerId peer, uint64_t key, uint32_t sequence, size_t count) const;
   // Memory for a shared result, from former ones if one fits.
   Result<std::span<std::byte>> take_result(size_t bytes);
   // Peers write only to what they share by intent, never to each other's outputs: one that was

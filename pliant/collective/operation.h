@@ -76,4 +76,10 @@ struct Operation {
   uint64_t mark = 0;  // the caller's, see Executor::handed_in
 };
 
+// What a peer of this host gave to a call, where it stands in the peer's memory.
+struct HandedIn {
+  const std::byte* data = nullptr;  // null: nothing that others can read
+  bool finished = false;            // the peer has completed the call
+};
+
 }  // namespace pliant

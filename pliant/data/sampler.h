@@ -23,6 +23,9 @@ struct SamplerOptions {
   uint64_t seed = 0;
   uint64_t epochs = 1;  // 0: for ever
   bool shuffle = true;  // otherwise the order of an epoch is that of the dataset
+  // What members were to do that are lost in a step is done in the same step by the others (see
+  // redeal.h, Step::more), so that it has its global batch; otherwise by a later step.
+  bool constant_batch = false;
 
   bool operator==(const SamplerOptions&) const = default;
 };
@@ -73,7 +76,7 @@ uint64_t contributed_samples(const Draw& draw, std::span<const bool> contributed
 // Splits what nobody contributed over the members that are able to compute it, for a step that is
 // to keep its global batch. Indices are those of `draw`; members that are not able get nothing, and
 // nobody does if none is. Whoever handed in its gradients and died has contributed, but is not
-// able. Committed by a commit() of its own after that of `draw`; may itself be redrawn.
+// able. See redeal.h for how a step goes on with it.
 Draw redraw_lost(const Draw& draw, std::span<const bool> contributed, std::span<const bool> able);
 
 class Sampler final {

@@ -52,8 +52,8 @@ class Loop {
   // One turn without blocking: posted work, due timers, ready descriptors. True if any ran.
   bool turn();
 
-  // One thread at a time. Blocks, without the lock, until a turn has something to do or `longest` has passed, or soon
-  // after the last Inline scope has ended.
+  // Blocks, without the lock, until a turn has something to do or `longest` has passed, or soon
+  // after the last Inline scope has ended. For one thread at a time.
   void wait(Duration longest);
 
   // Lets descriptors wake the thread in wait() again at once, unless an Inline scope exists.

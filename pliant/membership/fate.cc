@@ -26,6 +26,23 @@ std::vector<PeerId> common_left_behind(std::span<const StepReport> reports,
   return common;
 }
 
+// Who has the newest redeal of the open step, and whether somebody lacks it.
+void find_redealer(std::span<const StepReport> reports, Fate& fate) {
+  Rank newest = -1;
+  for (const Rank rank : fate.with_state) {
+    const StepReport& report = reports[static_cast<size_t>(rank)];
+    if (report.open != fate.open || report.redealt_epoch <= fate.redealt_epoch) continue;
+    newest = rank;
+    fate.redealt_epoch = report.redealt_epoch;
+    fate.redeals = report.redeals;
+  }
+  const bool known = std::all_of(fate.with_state.begin(), fate.with_state.end(), [&](Rank rank) {
+    const StepReport& report = reports[static_cast<size_t>(rank)];
+    return report.open == fate.open && report.redealt_epoch == fate.redealt_epoch;
+  });
+  if (!known) fate.redealer = newest;
+}
+
 }  // namespace
 
 Result<Fate> decide_fate(std::span<const StepReport> reports) {
@@ -59,7 +76,10 @@ Result<Fate> decide_fate(std::span<const StepReport> reports) {
       fate.assigned_epoch = std::max(fate.assigned_epoch, report.assigned_epoch);
     }
   }
-  if (fate.open != 0) fate.left_behind = common_left_behind(reports, fate.with_state, fate.open);
+  if (fate.open != 0) {
+    fate.left_behind = common_left_behind(reports, fate.with_state, fate.open);
+    find_redealer(reports, fate);
+  }
   fate.sync_before = fate.committed + (fate.open != 0 ? 2 : 1);
   return fate;
 }

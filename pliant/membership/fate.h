@@ -6,6 +6,8 @@
 //     those that miss them (roll forward);
 //   - otherwise it is run again from the inputs that everybody kept (roll back). Inputs of members
 //     that died after they had handed everything in still count if every member can reach them;
+//   - if such a step is to keep its global batch, what the lost members were to compute is dealt
+//     out again (data/redeal.h); who has missed an earlier redeal of the step is told of it first;
 //   - members without state (newcomers, or all but the first when a job begins) wait for the state
 //     until nobody is inside a step any more.
 // Committed steps of two members with state differ by one at most: to finish step k+1 everybody
@@ -35,10 +37,14 @@ struct StepReport {
   static constexpr uint32_t kSpoiled = 2;
   uint32_t has_state = kFresh;
   uint64_t left_behind[kLeftBehindMax] = {};  // packed PeerIds, ascending; 0: none
+  // The view by whose reports the open step's samples were last redealt, and how often they were.
+  // Members with the same view here have made the same redeals.
+  uint32_t redealt_epoch = 0;
+  uint32_t redeals = 0;
 
   bool operator==(const StepReport&) const = default;
 };
-static_assert(sizeof(StepReport) == 24 + 8 * kLeftBehindMax);
+static_assert(sizeof(StepReport) == 32 + 8 * kLeftBehindMax);
 
 struct Fate {
   std::vector<Rank> with_state;  // of the new view, ascending: they go on with the training
@@ -50,6 +56,11 @@ struct Fate {
   uint64_t open = 0;  // 0: nobody is inside a step
   uint32_t assigned_epoch = 0;
   std::vector<PeerId> left_behind;  // whose inputs count although they are dead
+  // The redeals of the open step that have been made. Each was made by somebody who knew those
+  // before it, so whoever knows the newest knows all.
+  uint32_t redealt_epoch = 0;  // of the newest; 0: there were none
+  uint32_t redeals = 0;
+  Rank redealer = -1;  // who tells all others with state; -1: everybody knows
   // Who has no state gets it before this step begins.
   uint64_t sync_before = 0;
 };

@@ -73,6 +73,48 @@ TEST(Fate, WhatADeadMemberHandedInCountsIfAllCanReachIt) {
   EXPECT_TRUE(other->left_behind.empty());
 }
 
+StepReport redealt(StepReport report, uint32_t epoch, uint32_t redeals) {
+  report.redealt_epoch = epoch;
+  report.redeals = redeals;
+  return report;
+}
+
+TEST(Fate, WhoMissedARedealIsToldOfItByTheFirstWhoKnows) {
+  const StepReport behind = report(6, 7, 3);
+  const auto fate = decide_fate(std::vector{redealt(behind, 4, 1), redealt(behind, 6, 2), behind,
+                                            newcomer(), redealt(behind, 6, 2)});
+  ASSERT_TRUE(fate.ok());
+  EXPECT_EQ(fate->redealt_epoch, 6u);
+  EXPECT_EQ(fate->redeals, 2u);
+  EXPECT_EQ(fate->redealer, 1);
+}
+
+TEST(Fate, RedealsThatEverybodyKnowsAreNotTold) {
+  const StepReport inside = redealt(report(6, 7, 3), 5, 1);
+  const auto fate = decide_fate(std::vector{inside, newcomer(), inside});
+  ASSERT_TRUE(fate.ok());
+  EXPECT_EQ(fate->redealt_epoch, 5u);
+  EXPECT_EQ(fate->redeals, 1u);
+  EXPECT_EQ(fate->redealer, -1);
+  // One that has not begun the step will need them when it does.
+  const auto other = decide_fate(std::vector{report(6, 0), inside});
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(other->redealer, 1);
+}
+
+TEST(Fate, RedealsOfAStepThatIsCommittedDoNotMatter) {
+  const auto fate = decide_fate(std::vector{redealt(report(6, 7, 3), 5, 1), report(7, 0)});
+  ASSERT_TRUE(fate.ok());
+  EXPECT_EQ(fate->open, 0u);
+  EXPECT_EQ(fate->redeals, 0u);
+  EXPECT_EQ(fate->redealer, -1);
+  const auto next = decide_fate(std::vector{redealt(report(6, 7, 3), 5, 1), report(7, 8, 4)});
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(next->open, 8u);
+  EXPECT_EQ(next->redeals, 0u);
+  EXPECT_EQ(next->redealer, -1);
+}
+
 TEST(Fate, MembersOfDifferentHistoriesAreRefused) {
   const auto fate = decide_fate(std::vector{report(9, 0), report(4, 5)});
   ASSERT_FALSE(fate.ok());

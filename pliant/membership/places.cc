@@ -30,8 +30,16 @@ void Places::close(uint32_t host) {
   for (Slot& slot : hosts_.at(host).slots) slot.occupied = false;
 }
 
+bool Places::set_noticed(uint32_t host, bool noticed) {
+  return std::exchange(hosts_.at(host).noticed, noticed) != noticed;
+}
+
+bool Places::offered(const Host& host) {
+  return host.state != Host::State::kGone && !host.drained && !host.noticed;
+}
+
 bool Places::usable(const Host& host, Instant now) {
-  return host.state == Host::State::kOpen && !host.drained && host.aside_until <= now;
+  return host.state == Host::State::kOpen && offered(host) && host.aside_until <= now;
 }
 
 std::optional<PeerId> Places::take(Instant now) {
@@ -76,6 +84,8 @@ Duration Places::fail(PeerId peer, Instant now, bool proven) {
   // A host that did well for long is trusted again.
   if (now - host.last_failure > options_.aside_max && host.aside_until <= now)
     host.aside_next = options_.aside_first;
+  // Those that were lost with their host say nothing about how workers fare on it.
+  if (host.state == Host::State::kGone) return rest;
   host.last_failure = now;
   host.failures.push_back(now);
   while (now - host.failures.front() > options_.failure_window) host.failures.pop_front();
@@ -98,8 +108,7 @@ std::optional<Duration> Places::set_aside(uint32_t number, Instant now) {
 
 bool Places::hopeful() const {
   return std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) {
-    return host.state != Host::State::kGone && !host.drained &&
-           std::any_of(host.slots.begin(), host.slots.end(), [](const Slot& slot) {
+    return offered(host) && std::any_of(host.slots.begin(), host.slots.end(), [](const Slot& slot) {
              return !slot.occupied && slot.incarnation < kIncarnationMax;
            });
   });
@@ -108,7 +117,7 @@ bool Places::hopeful() const {
 std::optional<Instant> Places::next_due(Instant now) const {
   std::optional<Instant> earliest;
   for (const Host& host : hosts_) {
-    if (host.state != Host::State::kOpen || host.drained) continue;
+    if (host.state != Host::State::kOpen || !offered(host)) continue;
     for (const Slot& slot : host.slots) {
       if (slot.occupied) continue;
       const Instant due = std::max(slot.rests_until, host.aside_until);
@@ -121,7 +130,7 @@ std::optional<Instant> Places::next_due(Instant now) const {
 uint32_t Places::slot_count() const {
   size_t count = 0;
   for (const Host& host : hosts_)
-    if (host.state != Host::State::kGone && !host.drained) count += host.slots.size();
+    if (offered(host)) count += host.slots.size();
   return static_cast<uint32_t>(count);
 }
 

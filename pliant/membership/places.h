@@ -43,6 +43,8 @@ class Places final {
   void close(uint32_t host);
   // Nothing is started on it any more.
   void drain(uint32_t host) { hosts_.at(host).drained = true; }
+  // Nothing is started on it while it is about to be taken away. True if that is news.
+  bool set_noticed(uint32_t host, bool noticed);
 
   // Occupies the first free slot that may be used now, a rested one if there is a choice.
   std::optional<PeerId> take(Instant now);
@@ -58,7 +60,7 @@ class Places final {
   bool hopeful() const;
   // When a free slot may be used that may not be used now.
   std::optional<Instant> next_due(Instant now) const;
-  // Slots of all hosts that are not drained and not gone for good.
+  // Slots of all hosts that are not drained, not about to be taken away and not gone.
   uint32_t slot_count() const;
   bool occupied(PeerId peer) const;
   // The incarnation that the slot has or had last; nothing if there is no such slot.
@@ -66,7 +68,8 @@ class Places final {
   std::optional<uint32_t> find_host(const std::string& name) const;
   const std::string& host_name(uint32_t host) const { return hosts_.at(host).name; }
   bool known(uint32_t host) const { return host < hosts_.size(); }
-  bool drained(uint32_t host) const { return hosts_.at(host).drained; }
+  // True if slot_count() counts its slots.
+  bool offered(uint32_t host) const { return offered(hosts_.at(host)); }
   size_t host_count() const { return hosts_.size(); }
 
   // Incarnations and drained hosts; rests and failures are forgotten, and every host is closed.
@@ -87,11 +90,13 @@ class Places final {
     std::vector<Slot> slots;
     enum class State { kExpected, kOpen, kGone } state = State::kExpected;
     bool drained = false;
+    bool noticed = false;  // not saved: its agent tells it again
     std::deque<Instant> failures;
     Instant last_failure{};
     Instant aside_until{};
     Duration aside_next{};
   };
+  static bool offered(const Host& host);
   static bool usable(const Host& host, Instant now);
   Slot& slot_of(PeerId peer) { return hosts_.at(peer.host).slots.at(peer.slot); }
 

@@ -44,6 +44,17 @@ TEST_F(PlacesTest, FailedSlotRestsAndComesLast) {
   EXPECT_EQ(places_.fail({0, 0, 2}, now_, true), 500ms);
 }
 
+TEST_F(PlacesTest, WorkersThatWereLostWithTheirHostDoNotSpeakAgainstIt) {
+  places_.close(0);
+  for (int i = 0; i < 4; ++i) {
+    places_.fail({0, 0, 0}, now_, true);
+    EXPECT_EQ(places_.set_aside(0, now_), std::nullopt);
+  }
+  places_.open(0);
+  places_.fail({0, 0, 0}, now_, true);
+  EXPECT_EQ(places_.set_aside(0, now_), std::nullopt);
+}
+
 TEST_F(PlacesTest, HostIsSetAsideForLongerEachTimeAndTrustedAgain) {
   const auto fail_thrice = [&] {
     for (int i = 0; i < 2; ++i) {

@@ -24,8 +24,14 @@ bool Roster::handle(const RosterEvent::Any& event, Instant now) {
   return !std::holds_alternative<RosterEvent::Alive>(event);
 }
 
-void Roster::on(const RosterEvent::HostReady& event, Instant) {
-  if (places_.known(event.host)) places_.open(event.host);
+void Roster::on(const RosterEvent::HostReady& event, Instant now) {
+  if (!places_.known(event.host)) return;
+  places_.open(event.host);
+  if (event.notice.empty()) {
+    places_.set_noticed(event.host, false);
+  } else {
+    on(RosterEvent::Notice{event.host, std::nullopt, event.notice}, now);
+  }
 }
 
 void Roster::on(const RosterEvent::HostRuns& event, Instant now) {
@@ -102,6 +108,7 @@ void Roster::on(const RosterEvent::Joined& event, Instant now) {
   worker->standing = Standing::kCandidate;
   worker->heard = now;
   worker->met.clear();
+  worker->met_view = {};
   if (number(view_.epoch) == 0) {
     if (!join_due_) join_due_ = now + options_.join_timeout;
     return;
@@ -202,9 +209,9 @@ void Roster::on(const RosterEvent::Exited& event, Instant now) {
 }
 
 void Roster::on(const RosterEvent::Suspected& event, Instant now) {
-  const auto known = [&](const Suspicion& s) { return s.by == event.by && s.peer == event.peer; };
-  if (view_.rank_of(event.by) < 0 || view_.rank_of(event.peer) < 0) return;
-  if (std::any_of(suspicions_.begin(), suspicions_.end(), known)) return;
+  // All members may report one loss, so nothing here looks at all of them.
+  if (!in_view(event.by) || !in_view(event.peer)) return;
+  if (!suspected_.emplace(event.by, event.peer).second) return;
   // Usually it is dead and we hear of that in a moment.
   suspicions_.push_back({event.by, event.peer, event.reason, now + options_.heartbeat});
 }
@@ -234,8 +241,9 @@ void Roster::on(const RosterEvent::Proposal& event, Instant) {
 void Roster::on(const RosterEvent::Recovered& event, Instant) {
   step_ = std::max(step_, event.step);
   for (Change& change : changes_)
-    if (number(change.view.epoch) == event.epoch) change.numbers = event;
+    if (number(change.epoch) == event.epoch) change.numbers = event;
   for (auto& [peer, worker] : workers_) {
+    if (event.incomplete) break;
     if (worker.standing == Standing::kMember && worker.member_epoch <= event.epoch)
       worker.seasoned = true;
   }
@@ -252,16 +260,31 @@ void Roster::on(const RosterEvent::Recovered& event, Instant) {
 void Roster::on(const RosterEvent::Notice& notice, Instant) {
   if (!places_.known(notice.host)) return;
   const std::string& name = places_.host_name(notice.host);
-  event("notice",
-        notice.slot ? fmt::format("host {} slot {}: {}", name, *notice.slot, notice.reason)
-                    : fmt::format("host {}: {}", name, notice.reason),
-        {{"host", name}});
-  if (!notice.slot) places_.drain(notice.host);
+  if (!notice.slot && places_.set_noticed(notice.host, true))
+    event("notice", fmt::format("host {} will be taken away: {}", name, notice.reason),
+          {{"host", name}, {"reason", notice.reason}});
   for (auto& [peer, worker] : workers_) {
     if (peer.host != notice.host || (notice.slot && *notice.slot != peer.slot)) continue;
-    worker.draining = true;
-    worker.drain_reason = "leaves: " + notice.reason;
+    if (notice_worker(worker, notice) && notice.slot)
+      event("notice", fmt::format("{} is to leave: {}", name_of(peer, worker), notice.reason),
+            {{"host", name}, {"peer", to_string(peer)}, {"reason", notice.reason}});
   }
+}
+
+// True if it was not known yet. Who is told to end is replaced as one that fails would be; who
+// loses its host has done nothing wrong and is always replaced.
+bool Roster::notice_worker(Worker& worker, const RosterEvent::Notice& notice) {
+  if (!notice.slot && std::exchange(worker.vacated, false) && vacancies_ > 0) --vacancies_;
+  if (worker.standing == Standing::kLeaving || worker.standing == Standing::kLost) return false;
+  worker.told = worker.told || notice.slot.has_value();
+  if (std::exchange(worker.noticed, true)) return false;
+  if (notice.slot && restarts_left_ == 0 && !worker.draining && !worker.left) {
+    worker.vacated = true;
+    ++vacancies_;
+  }
+  worker.draining = true;
+  worker.drain_reason = "leaves: " + notice.reason;
+  return true;
 }
 
 // Time for one beat, and once: a member that is really gone is not kept by a busy machine.
@@ -340,7 +363,7 @@ void Roster::fail(PeerId peer, Worker& worker, const Failure& failure, Instant n
   if (replaced) {
     if (restarts_left_ > 0) --restarts_left_;
     replacements_.insert(now + rest);
-  } else if (!worker.left) {
+  } else if (!worker.left && !worker.forgiven) {
     ++vacancies_;
   }
   if (!worker.member_since)
@@ -375,9 +398,8 @@ void Roster::ask_to_go(PeerId, Worker& worker, Instant due, int signal) {
 
 // "rank 2 (host a, pid 4711)" for a member of the newest view, "worker 5 (...)" for others.
 std::string Roster::name_of(PeerId peer, const Worker& worker) const {
-  const Rank rank = view_.rank_of(peer);
-  const std::string who =
-      rank >= 0 ? fmt::format("rank {}", rank) : fmt::format("worker {}", worker.number);
+  const std::string who = worker.rank >= 0 ? fmt::format("rank {}", worker.rank)
+                                           : fmt::format("worker {}", worker.number);
   const std::string& host = places_.host_name(peer.host);
   if (worker.pid == 0) return fmt::format("{} (host {})", who, host);
   return fmt::format("{} (host {}, pid {})", who, host, worker.pid);
@@ -386,6 +408,11 @@ std::string Roster::name_of(PeerId peer, const Worker& worker) const {
 Roster::Worker* Roster::find(PeerId peer) {
   const auto at = workers_.find(peer);
   return at == workers_.end() ? nullptr : &at->second;
+}
+
+bool Roster::in_view(PeerId peer) const {
+  const auto at = workers_.find(peer);
+  return at != workers_.end() && at->second.rank >= 0;
 }
 
 void Roster::event(std::string kind, std::string text, std::map<std::string, std::string> fields) {
@@ -413,6 +440,8 @@ Status Roster::set_target(uint32_t size) {
                                places_.slot_count()));
   const uint32_t before = std::exchange(target_, size);
   vacancies_ = 0;
+  for (auto& [peer, worker] : workers_)
+    if (worker.standing == Standing::kLost) worker.forgiven = true;
   event("resize", fmt::format("{} members are wanted", size),
         {{"from", std::to_string(before)}, {"to", std::to_string(size)}});
   return {};
@@ -423,7 +452,7 @@ Status Roster::drain_host(const std::string& name, Instant) {
   const auto host = places_.find_host(name);
   if (!host) return invalid(fmt::format("the job has no host '{}'", name));
   uint32_t slots = places_.slot_count();
-  if (!places_.drained(*host)) slots -= options_.hosts.at(*host).slots;
+  if (places_.offered(*host)) slots -= options_.hosts.at(*host).slots;
   if (slots < options_.min)
     return invalid(
         fmt::format("without host {} the job has {} slots, and its minimum is {} members", name,

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -50,6 +52,7 @@ struct RosterOptions {
 struct RosterEvent {
   struct HostReady {
     uint32_t host = 0;
+    std::string notice = {};  // why it will be taken away; empty: it will not
   };
   struct HostRuns {  // told before HostReady by a host that was there before we were
     uint32_t host = 0;
@@ -105,8 +108,10 @@ struct RosterEvent {
     Duration redo{};
     Duration transfer{};
     uint64_t transfer_bytes = 0;
+    bool incomplete = false;  // newcomers still wait for the state
   };
-  struct Notice {  // this worker, or without a slot the whole host, will be taken away
+  // This worker, or without a slot the whole host, will be taken away; told once or again.
+  struct Notice {
     uint32_t host = 0;
     std::optional<uint16_t> slot;
     std::string reason;
@@ -203,12 +208,17 @@ class Roster final {
     // may still run.
     enum class Standing : uint8_t { kOutside, kCandidate, kMember, kLeaving, kLost };
     Standing standing = Standing::kOutside;
+    Rank rank = -1;          // in the newest view; -1: it is not in it
     Member member;           // from its Join
     bool left = false;       // by its own will
     bool dismissed = false;  // was told to go before it was a member
     bool draining = false;   // goes with the next view that can do without it
     std::string drain_reason;
+    bool noticed = false;  // will be taken away, whether the job can do without it or not
+    bool told = false;     // by a signal of its own: another one would end it at once
+    bool vacated = false;  // counts among the vacancies for that
     std::set<PeerId> met;
+    Epoch met_view{};  // whose members it has all met; looked for once, for they may be many
     Instant heard{};
     bool excused = false;  // got more time since, for we were away ourselves
     std::optional<Instant> member_since;
@@ -219,12 +229,19 @@ class Roster final {
     // A lost member counts as a failure once its end is known, or after a while without.
     std::optional<Instant> account_due;
     bool accounted = false;
+    bool forgiven = false;   // lost before the last wish, which knows of it: no vacancy
     bool returning = false;  // a member of before restore(), not heard of yet
   };
   using Standing = Worker::Standing;
   struct Failure {
     int exit_code = 0;
     std::string text;
+  };
+  struct Suspicion {
+    PeerId by;
+    PeerId peer;
+    std::string reason;
+    Instant due{};
   };
   // A change of the view that its line has not been printed of.
   struct Change {
@@ -238,7 +255,8 @@ class Roster final {
     };
     std::vector<Gone> gone;
     std::vector<std::string> joined;
-    View view;
+    Epoch epoch{};
+    Rank size = 0;
     Instant due{};
     std::optional<RosterEvent::Recovered> numbers;
   };
@@ -263,6 +281,7 @@ class Roster final {
   void on(const RosterEvent::Tick& event, Instant now);
 
   // roster.cc
+  bool notice_worker(Worker& worker, const RosterEvent::Notice& notice);
   void welcome_back(Worker& worker, const RosterEvent::Joined& event, Instant now);
   void lose(PeerId peer, Worker& worker, bool ended, const std::string& reason, Instant now);
   void account_end(PeerId peer, const RosterEvent::Exited& end, Instant now);
@@ -273,19 +292,25 @@ class Roster final {
   void ask_to_go(PeerId peer, Worker& worker, Instant due, int signal);
   std::string name_of(PeerId peer, const Worker& worker) const;
   Worker* find(PeerId peer);
+  bool in_view(PeerId peer) const;
   void event(std::string kind, std::string text, std::map<std::string, std::string> fields = {});
 
   // roster_decide.cc
   void act_on_time(Instant now);
   void lose_silent(Instant now);
+  void forget_suspicions(const std::function<bool(const Suspicion&)>& which);
   void dismiss_superfluous(Instant now);
   void dismiss(PeerId peer, Worker& worker, Instant now);
   void first_view(Instant now);
   void next_view(Instant now);
-  std::vector<PeerId> joining(const std::vector<PeerId>& stay, Instant now);
-  std::vector<PeerId> ready_candidates(const std::vector<PeerId>& stay) const;
+  std::vector<PeerId> joining(const std::vector<PeerId>& stay, size_t room, Instant now);
+  bool any_seasoned(const std::vector<PeerId>& peers, Instant now) const;
+  std::vector<PeerId> ready_candidates(const std::vector<PeerId>& stay);
+  bool has_met(Worker& worker, const std::vector<PeerId>& stay) const;
   void publish(const std::vector<PeerId>& members, Instant now);
   Departure depart(PeerId peer, Instant now);
+  bool release_noticed(Instant now);
+  bool somebody_comes() const;
   void pause(const std::vector<PeerId>& stay);
   void start_wanted(Instant now);
   void finish_if_over();
@@ -321,18 +346,14 @@ class Roster final {
   std::multiset<Instant> replacements_;   // when those of failed workers may start
   std::optional<Instant> join_due_;       // of the first view
   std::optional<Instant> batch_due_;      // of the next view with newcomers
-  struct Suspicion {
-    PeerId by;
-    PeerId peer;
-    std::string reason;
-    Instant due{};
-  };
-  std::vector<Suspicion> suspicions_;
+  std::vector<Suspicion> suspicions_;     // in the order of their coming
+  std::set<std::pair<PeerId, PeerId>> suspected_;  // of them, by whom and whom
   std::vector<Change> changes_;
   bool ended_well_ = false;  // some worker ended by its own will
   std::optional<Failure> last_failure_;
   std::optional<Failure> failed_at_end_;  // after some worker had ended well
   std::optional<Failure> hopeless_;       // the program never came up
+  std::optional<Failure> revoked_;        // all members were told to leave
 
   std::vector<RosterAction::Any> actions_;  // until decide() hands them out
   Instant decided_{};                       // what was due by then has been dealt with

@@ -3,11 +3,19 @@
 #include <algorithm>
 #include <csignal>
 #include <iterator>
+#include <unordered_set>
 #include <utility>
 
 #include "pliant/membership/roster.h"
 
 namespace pliant {
+namespace {
+
+std::string describe(Rank rank, const Member& member) {
+  return fmt::format("rank {} (host {}, pid {})", rank, member.host, member.pid);
+}
+
+}  // namespace
 
 std::vector<RosterAction::Any> Roster::decide(Instant now) {
   decided_ = now;
@@ -37,6 +45,8 @@ std::optional<Instant> Roster::next_deadline() const {
     consider(worker.due);
     consider(worker.account_due);
     if (worker.standing != Standing::kMember) continue;
+    if (!worker.seasoned && worker.member_since)
+      consider(*worker.member_since + options_.leave_timeout);
     consider(worker.heard + (worker.returning
                                  ? std::max(options_.heartbeat, options_.return_wait_min)
                                  : options_.heartbeat));
@@ -85,9 +95,10 @@ void Roster::lose_silent(Instant now) {
     worker.account_due = now;
   }
   for (const Suspicion& suspicion : suspicions_) {
+    if (suspicion.due > now) continue;
     Worker* const accused = find(suspicion.peer);
     Worker* const accuser = find(suspicion.by);
-    if (accused == nullptr || accuser == nullptr || suspicion.due > now) continue;
+    if (accused == nullptr || accuser == nullptr) continue;
     if (accused->standing != Standing::kMember || accuser->standing != Standing::kMember) continue;
     lose(
         suspicion.peer, *accused, false,
@@ -95,7 +106,15 @@ void Roster::lose_silent(Instant now) {
         now);
     accused->account_due = now;
   }
-  std::erase_if(suspicions_, [&](const Suspicion& suspicion) { return suspicion.due <= now; });
+  forget_suspicions([&](const Suspicion& suspicion) { return suspicion.due <= now; });
+}
+
+void Roster::forget_suspicions(const std::function<bool(const Suspicion&)>& which) {
+  std::erase_if(suspicions_, [&](const Suspicion& suspicion) {
+    if (!which(suspicion)) return false;
+    suspected_.erase({suspicion.by, suspicion.peer});
+    return true;
+  });
 }
 
 uint32_t Roster::min_now() const {
@@ -166,7 +185,8 @@ void Roster::dismiss_superfluous(Instant now) {
     }
   }
   const size_t limit = over ? 0 : target_;
-  size_t excess = counted() - std::min<size_t>(limit, counted());
+  const size_t have = counted();
+  size_t excess = have - std::min(limit, have);
   if (excess == 0) return;
   const auto younger = [&](PeerId left, PeerId right) {
     return workers_.at(left).number > workers_.at(right).number;
@@ -182,7 +202,9 @@ void Roster::dismiss_superfluous(Instant now) {
 void Roster::dismiss(PeerId peer, Worker& worker, Instant now) {
   if (worker.standing == Standing::kCandidate || worker.standing == Standing::kMember)
     refuse(peer, Code::kCancelled, "the job needs no further member now");
+  const bool knows = worker.told && worker.standing == Standing::kCandidate;
   worker.standing = Standing::kLeaving;
+  if (knows) return ask_to_go(peer, worker, now + options_.leave_timeout, SIGTERM);
   actions_.push_back(RosterAction::Signal{peer, SIGTERM});
   ask_to_go(peer, worker, now + options_.evict_after, SIGKILL);
 }
@@ -227,11 +249,18 @@ void Roster::next_view(Instant now) {
     if (!worker->draining) stay.push_back(member.id);
   }
   if (stay.size() > target_) stay.resize(target_);
-  std::vector<PeerId> join = joining(stay, now);
+  // Those that leave wait for newcomers to get the state, if they alone have it.
+  const bool heirs = ending_ || any_seasoned(stay, now) || !any_seasoned(all, now);
+  const size_t room = target_ - stay.size();
+  std::vector<PeerId> join = joining(heirs ? stay : all, room, now);
   if (stay.size() + join.size() < min_now()) {
-    // Nobody can be let go.
+    // Nobody can be let go; but who will be taken away anyhow does not wait for it in vain.
+    if ((heirs || stay.empty()) && !somebody_comes() && release_noticed(now)) return next_view(now);
     stay = all;
-    join = joining(stay, now);
+    join.clear();
+    if (stay.size() < target_) join = joining(stay, target_ - stay.size(), now);
+  } else if (!heirs) {
+    stay = all;
   }
   if (stay.size() + join.size() < min_now()) {
     const bool hope = !all.empty() || (needed() > 0 && places_.hopeful());
@@ -244,10 +273,53 @@ void Roster::next_view(Instant now) {
   publish(stay, now);
 }
 
-// Candidates for which there is room in the next view, if it is time for that.
-std::vector<PeerId> Roster::joining(const std::vector<PeerId>& stay, Instant now) {
+// True if somebody of them has the state of the program. The word of it may be lost with a
+// coordinator; after some time it is taken for granted.
+bool Roster::any_seasoned(const std::vector<PeerId>& peers, Instant now) const {
+  return std::any_of(peers.begin(), peers.end(), [&](PeerId peer) {
+    const Worker& worker = workers_.at(peer);
+    return worker.seasoned ||
+           (worker.member_since && now - *worker.member_since >= options_.leave_timeout);
+  });
+}
+
+// True if there are or will be workers that can take the place of members under notice.
+bool Roster::somebody_comes() const {
+  if (ending_) return false;
+  if (needed() > 0 && places_.hopeful()) return true;
+  return std::any_of(workers_.begin(), workers_.end(), [](const auto& entry) {
+    const Worker& worker = entry.second;
+    if (worker.draining || worker.left) return false;
+    return worker.standing == Standing::kOutside || worker.standing == Standing::kCandidate;
+  });
+}
+
+// Members under notice leave without a view that does without them: the others pause, if there are
+// any. True if there was somebody to let go.
+bool Roster::release_noticed(Instant now) {
+  std::string reason;
+  size_t stay = 0;
+  for (const Member& member : view_.members) {
+    Worker* const worker = find(member.id);
+    if (worker == nullptr || worker->standing != Standing::kMember) continue;
+    if (!worker->noticed) {
+      ++stay;
+      continue;
+    }
+    reason = fmt::format("{} {}", name_of(member.id, *worker), worker->drain_reason);
+    departed_[member.id] = {member.id, false, true, worker->drain_reason};
+    worker->standing = Standing::kLeaving;
+    ask_to_go(member.id, *worker, now + options_.leave_timeout, SIGTERM);
+    refuse(member.id, Code::kCancelled, reason);
+  }
+  if (stay == 0 && !reason.empty() && !ending_)
+    revoked_ = Failure{128 + SIGTERM, "all members were told to leave: " + reason};
+  return !reason.empty();
+}
+
+// Candidates for the next view beside those who stay, if it is time for that.
+std::vector<PeerId> Roster::joining(const std::vector<PeerId>& stay, size_t room, Instant now) {
   std::vector<PeerId> ready = ready_candidates(stay);
-  const size_t room = target_ - std::min<size_t>(target_, stay.size());
   if (ready.size() > room) ready.resize(room);
   if (ready.empty()) {
     batch_due_.reset();
@@ -265,7 +337,7 @@ std::vector<PeerId> Roster::joining(const std::vector<PeerId>& stay, Instant now
 }
 
 // Those that have met all who stay, and each other.
-std::vector<PeerId> Roster::ready_candidates(const std::vector<PeerId>& stay) const {
+std::vector<PeerId> Roster::ready_candidates(const std::vector<PeerId>& stay) {
   std::vector<std::pair<uint32_t, PeerId>> by_number;
   for (const auto& [peer, worker] : workers_) {
     if (worker.standing == Standing::kCandidate && !worker.draining)
@@ -274,15 +346,23 @@ std::vector<PeerId> Roster::ready_candidates(const std::vector<PeerId>& stay) co
   std::sort(by_number.begin(), by_number.end());
   std::vector<PeerId> ready;
   for (const auto& [ignored, peer] : by_number) {
-    const std::set<PeerId>& met = workers_.at(peer).met;
-    const auto knows = [&](PeerId other) { return met.contains(other); };
+    Worker& worker = workers_.at(peer);
+    const auto knows = [&](PeerId other) { return worker.met.contains(other); };
     const auto known = [&, id = peer](PeerId other) { return workers_.at(other).met.contains(id); };
-    if (std::all_of(stay.begin(), stay.end(), knows) &&
-        std::all_of(ready.begin(), ready.end(), knows) &&
+    if (has_met(worker, stay) && std::all_of(ready.begin(), ready.end(), knows) &&
         std::all_of(ready.begin(), ready.end(), known))
       ready.push_back(peer);
   }
   return ready;
+}
+
+// `stay` are members of the newest view.
+bool Roster::has_met(Worker& worker, const std::vector<PeerId>& stay) const {
+  if (worker.met_view == view_.epoch) return true;
+  const auto met = [&](PeerId peer) { return worker.met.contains(peer); };
+  if (!std::all_of(stay.begin(), stay.end(), met)) return false;
+  if (stay.size() == view_.members.size()) worker.met_view = view_.epoch;
+  return true;
 }
 
 void Roster::publish(const std::vector<PeerId>& members, Instant now) {
@@ -291,13 +371,15 @@ void Roster::publish(const std::vector<PeerId>& members, Instant now) {
   change.due = now + options_.line_wait;
   View next{Epoch{number(view_.epoch) + 1}, {}};
   RosterAction::Publish action{{}, {}, members};
-  const std::set<PeerId> in(members.begin(), members.end());
-  for (const Member& member : view_.members) {
+  const std::unordered_set<PeerId> in(members.begin(), members.end());
+  for (Rank rank = 0; rank < view_.size(); ++rank) {
+    const Member& member = view_.at(rank);
     if (in.contains(member.id)) continue;
-    const Worker* const worker = find(member.id);
+    Worker* const worker = find(member.id);
     const Departure gone = depart(member.id, now);
     if (worker != nullptr && worker->standing == Standing::kLeaving) action.to.push_back(member.id);
-    change.gone.push_back({gone.peer, view_.describe(gone.peer), gone.reason, gone.planned,
+    if (worker != nullptr) worker->rank = -1;
+    change.gone.push_back({gone.peer, describe(rank, member), gone.reason, gone.planned,
                            gone.planned && (worker == nullptr || worker->left),
                            gone.planned || worker == nullptr});
     action.gone.push_back(gone);
@@ -310,16 +392,20 @@ void Roster::publish(const std::vector<PeerId>& members, Instant now) {
       worker.member_epoch = number(next.epoch);
       worker.seasoned = worker.seasoned || first;
       worker.heard = now;
-      if (!first)
-        change.joined.push_back(fmt::format("rank {} (host {}, pid {})", next.members.size(),
-                                            worker.member.host, worker.pid));
+      if (!first) change.joined.push_back(describe(next.size(), worker.member));
     }
+    worker.rank = next.size();
     next.members.push_back(worker.member);
   }
-  view_ = next;
+  view_ = std::move(next);
   departed_.clear();
   batch_due_.reset();
   republish_ = false;
+  // Those that everybody missed are out, and nobody has to be accused any more.
+  forget_suspicions([&](const Suspicion& suspicion) {
+    return !in.contains(suspicion.peer) || !in.contains(suspicion.by);
+  });
+  revoked_.reset();
   const std::string epoch = std::to_string(number(view_.epoch));
   for (const std::string& who : change.joined) event("join", who + " joined", {{"epoch", epoch}});
   for (const Change::Gone& gone : change.gone)
@@ -330,7 +416,8 @@ void Roster::publish(const std::vector<PeerId>& members, Instant now) {
         {{"epoch", epoch}, {"size", std::to_string(view_.size())}});
   if (!std::exchange(paused_, "").empty())
     event("resume", fmt::format("{} members go on", view_.size()), {{"epoch", epoch}});
-  change.view = view_;
+  change.epoch = view_.epoch;
+  change.size = view_.size();
   if (!first && !ending_) changes_.push_back(std::move(change));
 }
 
@@ -352,8 +439,11 @@ void Roster::pause(const std::vector<PeerId>& stay) {
   if (reason == paused_) return;
   paused_ = reason;
   std::string losses;
-  for (const auto& [peer, gone] : departed_)
-    losses += fmt::format("{} {}; ", view_.describe(peer), gone.reason);
+  for (Rank rank = 0; rank < view_.size(); ++rank) {
+    const auto gone = departed_.find(view_.at(rank).id);
+    if (gone != departed_.end())
+      losses += fmt::format("{} {}; ", describe(rank, view_.at(rank)), gone->second.reason);
+  }
   actions_.push_back(RosterAction::Pause{stay, reason});
   const std::string text =
       fmt::format("{}paused: {}; the job goes on when enough have joined", losses, reason);
@@ -387,6 +477,8 @@ void Roster::finish_if_over() {
     finish = {hopeless_->exit_code, hopeless_->text + ", again and again; the job ends"};
   } else if (failed_at_end_) {
     finish = {failed_at_end_->exit_code, failed_at_end_->text + "; the job ends"};
+  } else if (!ended_well_ && revoked_) {
+    finish = {revoked_->exit_code, revoked_->text + "; the job ends"};
   } else if (!ended_well_ && last_failure_) {
     finish = {last_failure_->exit_code,
               fmt::format("no worker is left: {}; the job ends", last_failure_->text)};

@@ -328,6 +328,33 @@ TEST_F(RosterTest, LostHostLosesItsMembersAndOthersTakeTheirPlace) {
   EXPECT_FALSE(roster_->resize(9, now_).ok());
 }
 
+// What is wished for now counts from the members that there are now.
+TEST_F(RosterTest, WishAfterALossIsNotSpoiltByTheNewsOfItsEnd) {
+  run();
+  const PeerId lost = at(3);
+  send(Event::Died{lost});
+  ASSERT_EQ(size(), 3);
+  ASSERT_TRUE(roster_->resize(4, now_).ok());
+  decide();
+  kill(lost);
+  EXPECT_EQ(started_.size(), 5u);
+}
+
+// The host is to blame and not its workers, and it may return at once.
+TEST_F(RosterTest, HostThatWasLostWithItsWorkersIsNotSetAside) {
+  RosterOptions options = standard();
+  options.initial = 8;
+  options.restarts = RosterOptions::kAnyNumber;
+  run(options);
+  send(Event::HostGone{1, "its agent is gone"});
+  ASSERT_EQ(size(), 4);
+  send(Event::HostRuns{1, {}});
+  send(Event::HostReady{1});
+  wait(500ms);
+  ASSERT_EQ(started_.size(), 12u);
+  for (const PeerId peer : newcomers(8)) EXPECT_EQ(peer.host, 1u);
+}
+
 TEST_F(RosterTest, EndingStartsNothing) {
   RosterOptions options = standard();
   options.restarts = RosterOptions::kAnyNumber;

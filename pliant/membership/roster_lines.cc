@@ -37,9 +37,8 @@ std::string Roster::line_of(const Change& change) {
   std::string line = list(news);
   if (!change.joined.empty())
     line += fmt::format("{}{} joined", line.empty() ? "" : "; ", list(change.joined));
-  const Rank size = change.view.size();
-  line += fmt::format("{}{} {}, epoch {}", line.empty() ? "" : ": ", size,
-                      size == 1 ? "member goes on" : "members go on", number(change.view.epoch));
+  line += fmt::format("{}{} {}, epoch {}", line.empty() ? "" : ": ", change.size,
+                      change.size == 1 ? "member goes on" : "members go on", number(change.epoch));
   if (!change.numbers) return line;
   line += "; agree " + human_duration(change.numbers->agree);
   if (change.numbers->redo > Duration(0)) line += ", redo " + human_duration(change.numbers->redo);

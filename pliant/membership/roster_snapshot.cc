@@ -1,5 +1,6 @@
 // A roster as bytes, for the coordinator's log, and back.
 #include <csignal>
+#include <unordered_map>
 
 #include "pliant/membership/roster.h"
 
@@ -50,6 +51,9 @@ Result<Roster> Roster::restore(RosterOptions options, Bytes bytes, Instant now) 
   auto view = decode_view(std::as_bytes(std::span(view_text)));
   if (!view) return broken;
   roster.view_ = std::move(*view);
+  std::unordered_map<PeerId, Rank> ranks;
+  for (Rank rank = 0; rank < roster.view_.size(); ++rank)
+    ranks.emplace(roster.view_.at(rank).id, rank);
   roster.target_ = reader.take<uint32_t>();
   roster.vacancies_ = reader.take<uint32_t>();
   roster.retired_ = reader.take<uint32_t>();
@@ -77,10 +81,11 @@ Result<Roster> Roster::restore(RosterOptions options, Bytes bytes, Instant now) 
     worker.standing = static_cast<Standing>(standing);
     roster.places_.occupy(peer);
     worker.heard = now;
-    const Rank rank = roster.view_.rank_of(peer);
+    const auto rank = ranks.find(peer);
+    if (rank != ranks.end()) worker.rank = rank->second;
     if (worker.standing == Standing::kMember) {
-      if (rank < 0) return broken;
-      worker.member = roster.view_.at(rank);
+      if (worker.rank < 0) return broken;
+      worker.member = roster.view_.at(worker.rank);
       worker.member_since = now;
       worker.returning = true;
     } else if (worker.standing == Standing::kCandidate) {

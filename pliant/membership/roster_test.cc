@@ -347,6 +347,9 @@ TEST_F(RosterTest, DrainedHostIsReplacedByOthers) {
   for (const PeerId peer : fresh) EXPECT_EQ(peer.host, 1u);
   for (const PeerId peer : fresh) join(peer);
   for (const PeerId peer : fresh) meet(peer, fresh);
+  // They have the state, and go when the newcomers have it.
+  EXPECT_EQ(size(), 8);
+  send(Event::Recovered{.epoch = 2});
   EXPECT_EQ(ids(last_), fresh);
   EXPECT_EQ(gone_.size(), 4u);
   EXPECT_TRUE(gone_[0].planned);

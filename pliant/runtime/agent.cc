@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "pliant/base/log.h"
 #include "pliant/transport/socket.h"
 
 namespace pliant {
@@ -147,13 +148,14 @@ AgentReady Agent::report() const {
   AgentReady ready = ready_;
   for (const auto& [slot, running] : children_) ready.running.push_back(running.peer);
   for (const auto& [slot, end] : ended_) ready.ended.push_back(end);
+  ready.notice = notice_;
   return ready;
 }
 
 void Agent::start(const StartWorkers& start) {
   if (start_) return;
   start_ = start;
-  if (spec_.elastic) return;
+  if (spec_.elastic) return watch_revocation();
   for (uint32_t slot = 0; slot < spec_.worker_count; ++slot)
     start_worker({static_cast<uint16_t>(slot), 1, spec_.first_rank + slot});
 }
@@ -244,6 +246,27 @@ void Agent::signal_worker(const SignalWorker& order) {
   const auto at = children_.find(order.peer.slot);
   if (at != children_.end() && at->second.peer == order.peer)
     at->second.child->signal(order.signal);
+}
+
+// What cannot be read was refused by the launcher.
+void Agent::watch_revocation() {
+  const auto provider = parse_cloud_provider(spec_.revocation.provider);
+  if (!provider || *provider == CloudProvider::kNone) return;
+  const auto base = parse_http_base(spec_.revocation.metadata_url);
+  if (!base) return log(LogLevel::kWarning, "no word of revocations: " + base.error().message);
+  revocation_ = std::make_unique<RevocationWatch>(
+      surroundings_.loop,
+      RevocationWatch::Options{*provider, *base, Duration(spec_.revocation.poll_ns)},
+      [this](const std::string& reason) {
+        revocation_.reset();
+        give_notice(reason);
+      });
+}
+
+void Agent::give_notice(const std::string& reason) {
+  if (!notice_.empty()) return;
+  notice_ = reason;
+  reports_.on_notice({spec_.host, Notice::kWholeHost, reason});
 }
 
 }  // namespace pliant

@@ -1,5 +1,6 @@
 // An agent: starts the workers of one host, passes their output on and reports their ends. Those
-// of an elastic job are started one by one, each with a life lock (life.h).
+// of an elastic job are started one by one, each with a life lock (life.h), and its agent learns
+// from the cloud if the host will be taken away (revocation.h).
 //
 // Owned by `pliant run` for its own host and by `pliant agent` elsewhere; both signal the workers
 // through the process group that they lend. Called, and calls back, with the loop held.
@@ -19,6 +20,7 @@
 #include "pliant/runtime/life.h"
 #include "pliant/runtime/output.h"
 #include "pliant/runtime/process_group.h"
+#include "pliant/runtime/revocation_watch.h"
 
 namespace pliant {
 
@@ -51,6 +53,7 @@ class Agent final {
   struct Reports {
     std::function<void(const WorkerExited&)> on_exit;
     std::function<void(const WorkerDied&)> on_died = [](const WorkerDied&) {};
+    std::function<void(const Notice&)> on_notice = [](const Notice&) {};
   };
 
   // spec.address is known by now.
@@ -66,6 +69,8 @@ class Agent final {
   void start_worker(const StartWorker& order);
   // Nothing if it has ended.
   void signal_worker(const SignalWorker& order);
+  // The host will be taken away. Only the first reason is told; later reports repeat it.
+  void give_notice(const std::string& reason);
   size_t running() const { return children_.size(); }
 
  private:
@@ -80,6 +85,7 @@ class Agent final {
   ChildOptions child_options(const StartWorker& order) const;
   void on_end(PeerId peer, const ChildEnd& end);
   void report_end(const WorkerExited& end);
+  void watch_revocation();
 
   Surroundings surroundings_;
   const AgentSpec spec_;
@@ -90,6 +96,8 @@ class Agent final {
   std::map<uint16_t, uint32_t> newest_;     // incarnation of each slot
   std::map<uint16_t, WorkerExited> ended_;  // the last of each slot
   std::map<uint16_t, Running> children_;    // by slot
+  std::string notice_;                      // why the host will be taken away; empty: it will not
+  std::unique_ptr<RevocationWatch> revocation_;
 };
 
 }  // namespace pliant

@@ -225,6 +225,19 @@ TEST_F(AgentTest, WorkersOfAnElasticJobStartOneByOneAndHaveALifeLock) {
   EXPECT_EQ(ends_[1].signal, SIGTERM);
 }
 
+TEST_F(AgentTest, NoticeIsToldOnceAndRepeatedInReports) {
+  std::vector<Notice> notices;
+  Agent agent(Agent::Surroundings{loop_, *group_, output_, output_},
+              spec_of(directory_, "exit 0", 1),
+              Agent::Reports{[](const WorkerExited&) {}, [](const WorkerDied&) {},
+                             [&](const Notice& notice) { notices.push_back(notice); }});
+  ASSERT_EQ(agent.prepare().notice, "");
+  agent.give_notice("soon gone");
+  agent.give_notice("again");
+  EXPECT_EQ(notices, (std::vector<Notice>{{1, Notice::kWholeHost, "soon gone"}}));
+  EXPECT_EQ(agent.report().notice, "soon gone");
+}
+
 TEST_F(AgentTest, GroupTakesAllWithIt) {
   const auto agent =
       make(spec_of(directory_, "sleep 1000 & echo $! > pid; echo $$ > ready; wait", 1));

@@ -38,7 +38,7 @@ void fields(Each& each, PeerLost& m) {
 }
 template <typename Each>
 void fields(Each& each, AgentReady& m) {
-  each(m.host, m.address, m.free_port, m.exit_code, m.problem, m.running, m.ended);
+  each(m.host, m.address, m.free_port, m.exit_code, m.problem, m.running, m.ended, m.notice);
 }
 template <typename Each>
 void fields(Each& each, StartWorkers& m) {
@@ -56,7 +56,8 @@ template <typename Each>
 void fields(Each& each, AgentSpec& m) {
   each(m.coordinator, m.token, m.host_name, m.address, m.host, m.group_rank, m.first_rank,
        m.worker_count, m.world_size, m.command, m.directory, m.environment, m.output.prefix,
-       m.output.quiet, m.output.log_directory, m.elastic);
+       m.output.quiet, m.output.log_directory, m.elastic, m.revocation.provider,
+       m.revocation.metadata_url, m.revocation.poll_ns);
 }
 template <typename Each>
 void fields(Each& each, Meet& m) {
@@ -82,7 +83,7 @@ void fields(Each& each, Proposal& m) {
 }
 template <typename Each>
 void fields(Each& each, Recovered& m) {
-  each(m.epoch, m.step, m.agree_ns, m.redo_ns, m.transfer_ns, m.transfer_bytes, m.fate);
+  each(m.epoch, m.step, m.agree_ns, m.redo_ns, m.transfer_ns, m.transfer_bytes, m.incomplete);
 }
 template <typename Each>
 void fields(Each& each, StartWorker& m) {
@@ -111,6 +112,10 @@ void fields(Each& each, AgentEnded& m) {
 template <typename Each>
 void fields(Each& each, JobFinished& m) {
   each(m.exit_code, m.message);
+}
+template <typename Each>
+void fields(Each& each, ViewChanged& m) {
+  each(m.delta.before, m.delta.epoch, m.delta.gone, m.delta.joined, m.delta.fingerprint);
 }
 
 // Parts of messages.
@@ -144,6 +149,7 @@ class PutFields {
   void put(const T& value) { writer_.put(value); }
   void put(const bool& value) { writer_.put(static_cast<uint8_t>(value ? 1 : 0)); }
   void put(const Code& code) { writer_.put(static_cast<uint8_t>(code)); }
+  void put(const Epoch& epoch) { writer_.put(number(epoch)); }
   void put(const PeerId& peer) { writer_.put(peer.packed()); }
   void put(const std::string& text) { writer_.put_string(text); }
   void put(const View& view) {
@@ -192,6 +198,7 @@ class TakeFields {
            byte <= static_cast<uint8_t>(Code::kInvalid));
     code = static_cast<Code>(byte);
   }
+  void take(Epoch& epoch) { epoch = Epoch{reader_.take<uint32_t>()}; }
   void take(PeerId& peer) { peer = PeerId::unpack(reader_.take<uint64_t>()); }
   void take(std::string& text) { text = reader_.take_string(kTextBytesMax); }
   void take(View& view) {

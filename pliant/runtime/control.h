@@ -18,10 +18,11 @@
 #include "pliant/base/result.h"
 #include "pliant/membership/departure.h"
 #include "pliant/membership/view.h"
+#include "pliant/membership/view_delta.h"
 
 namespace pliant {
 
-inline constexpr uint32_t kControlVersion = 2;
+inline constexpr uint32_t kControlVersion = 3;
 
 // A connection that has not proved the token yet can make us hold no more than this.
 inline constexpr size_t kStrangerBytesMax = 1024;
@@ -38,7 +39,9 @@ struct Greeting {
 // Worker to coordinator, after Greeting: I am here and reached like this.
 struct Join {
   Member member;
-  uint32_t epoch = 0;  // 0: new; else I am a member of this view, and the coordinator was away
+  // 0: new; else I am a member of this view, and the coordinator was away. Over a line that has
+  // joined already it means that the newest view is needed as a whole.
+  uint32_t epoch = 0;
   bool operator==(const Join&) const = default;
 };
 
@@ -53,6 +56,12 @@ struct ViewDecided {
   View view;
   std::vector<Departure> gone;  // since the view before
   bool operator==(const ViewDecided&) const = default;
+};
+
+// Coordinator to worker, instead of ViewDecided, if the worker holds the view before (herald.h).
+struct ViewChanged {
+  ViewDelta delta;
+  bool operator==(const ViewChanged&) const = default;
 };
 
 // Coordinator to anyone: no, and why. The connection closes after it. To one that was a member it
@@ -90,6 +99,7 @@ struct AgentReady {
   std::string problem;     // empty: all is well
   std::vector<PeerId> running = {};
   std::vector<WorkerExited> ended = {};  // the last of each slot
+  std::string notice = {};               // why the host will be taken away; empty: it will not
   bool operator==(const AgentReady&) const = default;
 };
 
@@ -114,6 +124,14 @@ struct OutputOptions {
   bool operator==(const OutputOptions&) const = default;
 };
 
+// How an agent learns that its machine will be taken away (revocation.h).
+struct RevocationOptions {
+  std::string provider = "off";  // "aws", "gcp" or "azure"
+  std::string metadata_url = {};
+  int64_t poll_ns = 0;
+  bool operator==(const RevocationOptions&) const = default;
+};
+
 // Launcher to agent, over its standard input: all that an agent needs to know.
 struct AgentSpec {
   std::string coordinator;
@@ -130,6 +148,7 @@ struct AgentSpec {
   std::map<std::string, std::string> environment;  // added to the agent's own
   OutputOptions output;
   bool elastic = false;  // workers are started one by one, by StartWorker, each with a life lock
+  RevocationOptions revocation = {};  // of elastic jobs
   bool operator==(const AgentSpec&) const = default;
 };
 
@@ -179,7 +198,7 @@ struct Recovered {
   int64_t redo_ns = 0;
   int64_t transfer_ns = 0;
   uint64_t transfer_bytes = 0;
-  uint8_t fate = 0;  // of the step that was open
+  bool incomplete = false;  // newcomers still wait for the state; another one follows
   bool operator==(const Recovered&) const = default;
 };
 
@@ -205,7 +224,8 @@ struct WorkerDied {
   bool operator==(const WorkerDied&) const = default;
 };
 
-// Agent to coordinator: this worker, or all of the host, will be taken away soon.
+// Agent to coordinator: this worker, or all of the host, will be taken away soon. A worker says it
+// of itself.
 struct Notice {
   static constexpr uint16_t kWholeHost = 0xffff;
   uint32_t host = 0;
@@ -238,7 +258,7 @@ using Message =
     std::variant<Greeting, Join, Leave, ViewDecided, Refused, PeerLost, AgentReady, StartWorkers,
                  SignalWorkers, WorkerExited, AgentSpec, Meet, Met, Paused, Alive, Progress,
                  Proposal, Recovered, StartWorker, SignalWorker, WorkerDied, Notice, LauncherSignal,
-                 AgentEnded, JobFinished>;
+                 AgentEnded, JobFinished, ViewChanged>;
 
 // The whole message, length first.
 std::vector<std::byte> encode_message(const Message& message);

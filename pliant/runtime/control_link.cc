@@ -7,6 +7,9 @@
 #include <mutex>
 #include <utility>
 
+#include "pliant/base/log.h"
+#include "pliant/runtime/herald.h"
+
 namespace pliant {
 namespace {
 
@@ -110,15 +113,9 @@ void ControlLink::on_message(const Message& message) {
     return;
   }
   if (const auto* decided = std::get_if<ViewDecided>(&message)) {
-    retry_after_ = kRetryAfterMin;
-    if (decided->view.epoch <= view_.epoch) return;
-    const bool included = decided->view.rank_of(self_.id) >= 0;
-    const bool first = state_ == State::kJoining;
-    if (state_ != State::kMember && !included) return;
-    view_ = decided->view;
-    state_ = State::kMember;
-    std::erase_if(suspects_, [&](const auto& entry) { return view_.rank_of(entry.first) < 0; });
-    if (!first && callbacks_.on_view) callbacks_.on_view(*decided);
+    take_view(*decided);
+  } else if (const auto* changed = std::get_if<ViewChanged>(&message)) {
+    take_change(*changed);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     const Error error{refused->code, "the coordinator refused: " + refused->reason, {}, {}};
     if (state_ == State::kJoining) refused_ = error;
@@ -131,6 +128,28 @@ void ControlLink::on_message(const Message& message) {
   } else if (const auto* paused = std::get_if<Paused>(&message)) {
     if (state_ == State::kMember && callbacks_.on_paused) callbacks_.on_paused(paused->reason);
   }
+}
+
+void ControlLink::take_view(const ViewDecided& decided) {
+  retry_after_ = kRetryAfterMin;
+  if (decided.view.epoch <= view_.epoch) return;
+  const bool included = decided.view.rank_of(self_.id) >= 0;
+  const bool first = state_ == State::kJoining;
+  if (state_ != State::kMember && !included) return;
+  view_ = decided.view;
+  state_ = State::kMember;
+  std::erase_if(suspects_, [&](const auto& entry) { return view_.rank_of(entry.first) < 0; });
+  if (!first && callbacks_.on_view) callbacks_.on_view(decided);
+}
+
+void ControlLink::take_change(const ViewChanged& changed) {
+  // Only a member holds a view, and one that is known already is no news.
+  if (state_ != State::kMember || changed.delta.epoch <= view_.epoch) return;
+  const auto decided = complete(changed, view_);
+  if (decided) return take_view(*decided);
+  // Nothing is guessed: the whole is asked for. A new line would look like a loss.
+  log(LogLevel::kWarning, decided.error().message);
+  socket_->send(Join{self_, number(view_.epoch)});
 }
 
 void ControlLink::on_closed(const Error& error) {

@@ -86,6 +86,8 @@ class ControlLink final {
   void dial_later();
   void beat();
   void on_message(const Message& message);
+  void take_view(const ViewDecided& decided);
+  void take_change(const ViewChanged& changed);
   void on_closed(const Error& error);
 
   Loop& loop_;

@@ -39,9 +39,10 @@ ControlSocket::~ControlSocket() {
   if (fd_.valid()) loop_.unwatch(fd_.get());
 }
 
-void ControlSocket::send(const Message& message) {
+void ControlSocket::send(const Message& message) { send_encoded(encode_message(message)); }
+
+void ControlSocket::send_encoded(Bytes bytes) {
   if (state_ == State::kClosed || write_broken_ || finishing_) return;
-  const std::vector<std::byte> bytes = encode_message(message);
   if (out_.size() - out_start_ + bytes.size() > kUnsentBytesMax) {
     // The reading side finds the connection closed and says so.
     write_broken_ = true;

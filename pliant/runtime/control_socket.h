@@ -36,6 +36,8 @@ class ControlSocket final {
 
   // Sends now what the connection takes and the rest when it can. Never calls back.
   void send(const Message& message);
+  // The same of a message that goes to many and was encoded once.
+  void send_encoded(Bytes bytes);
   // Nothing more will be sent; what was sent still arrives.
   void finish_sending();
   // Handles what has arrived without waiting for the loop's next turn.

@@ -58,8 +58,8 @@ Coordinator::Coordinator(Loop& loop, CoordinatorOptions options, Callbacks callb
       strangers_max_(kStrangersMin + most_workers(options_)),
       job_(std::move(job)),
       elastic_(options_.elastic ? static_cast<ElasticJob*>(job_.get()) : nullptr) {
-  if (elastic_ != nullptr) view_ = elastic_->roster().view();
-  for (const Member& member : view_.members) member_since_[member.id] = now();
+  if (elastic_ != nullptr) herald_ = Herald(elastic_->roster().view());
+  for (const Member& member : herald_.newest().members) member_since_[member.id] = now();
   listen_again();
   arm_timer();
 }
@@ -134,6 +134,8 @@ void Coordinator::on_message(Id id, const Message& message) {
         tell(JobEvent::Left{connection.peer});
       } else if (const auto* lost = std::get_if<PeerLost>(&message)) {
         tell(JobEvent::Suspected{connection.peer, *lost});
+      } else if (elastic_ != nullptr && std::holds_alternative<Join>(message)) {
+        join_again(connection.peer, std::get<Join>(message));
       } else if (elastic_ != nullptr) {
         tell(JobEvent::Told{connection.peer, message});
       }
@@ -150,11 +152,7 @@ void Coordinator::introduce(Id id, const Message& message) {
     admit_worker(id, *join);
   } else if (const auto* ready = std::get_if<AgentReady>(&message)) {
     // Its earlier connection broke, though we do not see that yet.
-    for (const auto& [other, earlier] : connections_) {
-      if (earlier.role != Connection::Role::kAgent || earlier.host != ready->host) continue;
-      drop(other, "its agent has dialled again");
-      break;
-    }
+    drop_agent(ready->host, "its agent has dialled again");
     connection.role = Connection::Role::kAgent;
     connection.host = ready->host;
     tell(*ready);
@@ -224,6 +222,16 @@ void Coordinator::admit_worker(Id id, const Join& join) {
   connection.role = Connection::Role::kWorker;
   connection.peer = peer;
   workers_[peer] = id;
+  herald_.joined(peer, join.epoch);
+  tell(JobEvent::Joined{join.member, join.epoch});
+}
+
+// A member could not use what it was told of a view; the answer is the whole of the newest.
+void Coordinator::join_again(PeerId peer, const Join& join) {
+  if (join.member.id != peer || join.epoch == 0) return;
+  log(LogLevel::kWarning, fmt::format("peer {} asks for the whole view; it has that of epoch {}",
+                                      to_string(peer), join.epoch));
+  herald_.joined(peer, join.epoch);
   tell(JobEvent::Joined{join.member, join.epoch});
 }
 
@@ -275,6 +283,8 @@ void Coordinator::tell(const JobEvent::Any& event) {
   if (handling_) return;
   drain_events();
   // A heartbeat only moves deadlines away, and comes too often to look at all of them each time.
+  // So do the reports of a loss by everybody; the decision about them is due in a moment.
+  if (elastic_ != nullptr && elastic_->unsettled()) return;
   const auto* const told = std::get_if<JobEvent::Told>(&event);
   if (told == nullptr || !std::holds_alternative<Alive>(told->message)) arm_timer();
 }
@@ -303,14 +313,14 @@ void Coordinator::perform(const JobAction::Any& action) {
       refuse(at->second, refusal->refused);
   } else if (const auto* tell_lost = std::get_if<JobAction::TellLost>(&action)) {
     log(LogLevel::kInfo, tell_lost->lost.reason);
-    for (const PeerId peer : tell_lost->to) send_to(peer, tell_lost->lost);
+    send_to_all(tell_lost->to, tell_lost->lost);
   } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
     send_to_agents(*signal);
     // It reminds the next coordinator that the job was ending.
     send_to_launcher(*signal);
     if (callbacks_.on_signal) callbacks_.on_signal(signal->signal);
   } else if (const auto* message = std::get_if<JobAction::Send>(&action)) {
-    for (const PeerId peer : message->to) send_to(peer, message->message);
+    send_to_all(message->to, message->message);
   } else if (const auto* one = std::get_if<JobAction::Start>(&action)) {
     start_worker(*one);
   } else if (const auto* signal_one = std::get_if<SignalWorker>(&action)) {
@@ -327,20 +337,16 @@ void Coordinator::perform(const JobAction::Any& action) {
 }
 
 void Coordinator::publish(const JobAction::Publish& publish) {
-  const ViewDecided decided{publish.view, publish.gone};
-  for (const Member& member : publish.view.members) send_to(member.id, decided);
-  for (const PeerId peer : publish.also_to) send_to(peer, decided);
-  view_ = publish.view;
-  std::map<PeerId, Instant> since;
-  for (const Member& member : publish.view.members) {
-    const auto before = member_since_.find(member.id);
-    since[member.id] = before == member_since_.end() ? now() : before->second;
-  }
-  member_since_ = std::move(since);
+  for (const Herald::Telling& telling : herald_.tell(publish.view, publish.gone, publish.to))
+    send_to_all(telling.to, telling.message);
+  for (const Departure& gone : publish.gone) member_since_.erase(gone.peer);
+  for (const Member& member : publish.view.members) member_since_.try_emplace(member.id, now());
 }
 
-void Coordinator::send_to(PeerId peer, const Message& message) {
-  if (Connection* const connection = connection_of(peer)) connection->socket->send(message);
+void Coordinator::send_to_all(const std::vector<PeerId>& peers, const Message& message) {
+  const std::vector<std::byte> bytes = encode_message(message);
+  for (const PeerId peer : peers)
+    if (Connection* const connection = connection_of(peer)) connection->socket->send_encoded(bytes);
 }
 
 void Coordinator::send_to_agents(const Message& message) {

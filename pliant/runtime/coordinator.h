@@ -23,6 +23,7 @@
 #include "pliant/loop/loop.h"
 #include "pliant/runtime/control_socket.h"
 #include "pliant/runtime/elastic_job.h"
+#include "pliant/runtime/herald.h"
 #include "pliant/runtime/job.h"
 #include "pliant/transport/socket.h"
 
@@ -147,6 +148,7 @@ class Coordinator final {
   void greet(Id id, const Message& message);
   void introduce(Id id, const Message& message);
   void admit_worker(Id id, const Join& join);
+  void join_again(PeerId peer, const Join& join);
   void hear_agent(const Connection& agent, const Message& message);
   void hear_launcher(const Message& message);
   void refuse(Id id, const Refused& refused);
@@ -161,7 +163,8 @@ class Coordinator final {
   void signal_worker(const SignalWorker& signal);
   void publish_news(const JobAction::Event& event);
   void keep_log(const std::vector<JobAction::Any>& actions);
-  void send_to(PeerId peer, const Message& message);
+  void send_to_all(const std::vector<PeerId>& peers, const Message& message);
+  void drop_agent(uint32_t host, const std::string& why);
   bool send_to_agent(uint32_t host, const Message& message);
   void send_to_agents(const Message& message);
   void send_to_launcher(const Message& message);
@@ -185,7 +188,7 @@ class Coordinator final {
 
   const std::unique_ptr<JobDecisions> job_;
   ElasticJob* const elastic_;  // job_, if it is one
-  View view_;                  // the newest
+  Herald herald_;              // has the newest view
   std::map<PeerId, Instant> member_since_;
   std::optional<JobFinished> finished_;
   uint64_t news_ = 0;                                               // so many were told

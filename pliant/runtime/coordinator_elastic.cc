@@ -31,8 +31,9 @@ JobStatus Coordinator::status() const {
   loop_.assert_held();
   JobStatus status;
   status.name = options_.name;
-  status.epoch = number(view_.epoch);
-  for (const Member& member : view_.members) {
+  const View& view = herald_.newest();
+  status.epoch = number(view.epoch);
+  for (const Member& member : view.members) {
     status.members.push_back({.rank = static_cast<Rank>(status.members.size()),
                               .member = member,
                               .since = member_since_.at(member.id)});
@@ -83,6 +84,8 @@ void Coordinator::hear_launcher(const Message& message) {
   if (const auto* signal = std::get_if<LauncherSignal>(&message)) {
     if (signal->signal != 0) tell(JobEvent::UserSignal{signal->signal});
   } else if (const auto* ended = std::get_if<AgentEnded>(&message)) {
+    // Its next agent may have been faster than this news; it dials again and introduces itself.
+    drop_agent(ended->host, "its agent has ended");
     tell(JobEvent::AgentGone{ended->host, ended->reason});
   }
 }
@@ -135,6 +138,14 @@ void Coordinator::start_worker(const JobAction::Start& start) {
 void Coordinator::signal_worker(const SignalWorker& signal) {
   if (callbacks_.on_signal_worker && callbacks_.on_signal_worker(signal)) return;
   send_to_agent(signal.peer.host, signal);
+}
+
+void Coordinator::drop_agent(uint32_t host, const std::string& why) {
+  for (const auto& [id, connection] : connections_) {
+    if (connection.role != Connection::Role::kAgent || connection.host != host) continue;
+    drop(id, why);
+    return;
+  }
 }
 
 bool Coordinator::send_to_agent(uint32_t host, const Message& message) {

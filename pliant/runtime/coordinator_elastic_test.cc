@@ -25,7 +25,7 @@ class FakeWorker final {
     auto fd = connect_tcp(*parse_endpoint(coordinator));
     socket_ = std::make_unique<ControlSocket>(
         loop, std::move(*fd), ControlSocket::State::kConnecting, kControlBytesMax,
-        ControlSocket::Callbacks{[this](const Message& message) { got.push_back(message); },
+        ControlSocket::Callbacks{[this](const Message& message) { hear(message); },
                                  [this](const Error&) { closed = true; }});
     socket_->send(Greeting{kControlVersion, kToken});
     socket_->send(first);
@@ -43,9 +43,22 @@ class FakeWorker final {
   }
 
   std::vector<Message> got;
+  int changes = 0;  // views that came as one
+  View held;
   bool closed = false;
 
  private:
+  void hear(const Message& message) {
+    got.push_back(message);
+    if (const auto* const changed = std::get_if<ViewChanged>(&message)) {
+      ++changes;
+      auto decided = complete(*changed, held);
+      ASSERT_TRUE(decided.ok()) << decided.error().message;
+      got.push_back(std::move(*decided));
+    }
+    if (const auto* const decided = std::get_if<ViewDecided>(&got.back())) held = decided->view;
+  }
+
   std::unique_ptr<ControlSocket> socket_;
 };
 
@@ -157,6 +170,50 @@ TEST_F(ElasticCoordinator, NewcomerMeetsAndJoins) {
   EXPECT_EQ(status.members[2].rank, 2);
 }
 
+TEST_F(ElasticCoordinator, OnlyWhoHoldsTheViewBeforeIsToldTheChange) {
+  RosterOptions options = standard();
+  options.initial = 3;
+  run(options);
+  for (const PeerId peer : started_) EXPECT_EQ(workers_.at(peer)->changes, 0) << "the first view";
+  ASSERT_TRUE(coordinator_->wish(JobWish::Resize{4}).ok());
+  turn_until([&] { return started_.size() == 4; });
+  FakeWorker& newcomer = join(started_[3]);
+  turn_until([&] { return newcomer.last<Meet>() != nullptr; });
+  newcomer.send(Met{{started_[0], started_[1], started_[2]}});
+  turn_until([&] { return all_have(2); });
+  EXPECT_EQ(newcomer.changes, 0);
+  for (const size_t i : {0u, 1u, 2u}) EXPECT_EQ(workers_.at(started_[i])->changes, 1);
+  // One that leaves is told like the others.
+  ASSERT_TRUE(coordinator_->wish(JobWish::Resize{3}).ok());
+  turn_until([&] { return all_have(3); });
+  EXPECT_EQ(newcomer.changes, 1);
+  EXPECT_EQ(newcomer.last<ViewDecided>()->view.rank_of(started_[3]), -1);
+  EXPECT_EQ(workers_.at(started_[0])->changes, 2);
+}
+
+TEST_F(ElasticCoordinator, WhoAsksIsSentTheWholeView) {
+  RosterOptions options = standard();
+  options.initial = 3;
+  run(options);
+  coordinator_->tell(WorkerDied{started_[1]});
+  workers_.erase(started_[1]);
+  turn_until([&] { return all_have(2); });
+  FakeWorker& asking = *workers_.at(started_[0]);
+  const size_t heard = asking.got.size();
+  asking.send(Join{member(started_[0]), 1});
+  turn_until([&] { return asking.got.size() > heard; });
+  ASSERT_TRUE(std::holds_alternative<ViewDecided>(asking.got.back()));
+  EXPECT_EQ(asking.epoch(), 2u);
+  EXPECT_EQ(asking.last<ViewDecided>()->view.size(), 2);
+  EXPECT_FALSE(asking.closed);
+  // It holds that one now.
+  EXPECT_EQ(asking.changes, 1);
+  coordinator_->tell(WorkerDied{started_[2]});
+  workers_.erase(started_[2]);
+  turn_until([&] { return all_have(3); });
+  EXPECT_EQ(asking.changes, 2);
+}
+
 TEST_F(ElasticCoordinator, DeathsOfOneMomentMakeOneView) {
   RosterOptions options = standard();
   options.initial = 4;
@@ -217,17 +274,20 @@ TEST_F(ElasticCoordinator, NextCoordinatorGoesOnFromTheLog) {
   ASSERT_TRUE(coordinator_->wish(JobWish::Resize{3}).ok());
   turn_until([&] { return started_.size() == 3; });
   const std::vector<std::byte> log = log_;
+  const View held = workers_.at(started_[0])->held;
   coordinator_.reset();
   workers_.clear();
   running_ = started_;
   start(standard(), log);
-  for (const size_t i : {0u, 1u}) join(started_[i], 1);
+  for (const size_t i : {0u, 1u}) join(started_[i], 1).held = held;
   FakeWorker& newcomer = join(started_[2]);
   turn_until([&] { return newcomer.last<Meet>() != nullptr; });
   newcomer.send(Met{{started_[0], started_[1]}});
   turn_until([&] { return all_have(2); });
   EXPECT_EQ(started_.size(), 3u);
   EXPECT_EQ(coordinator_->status().members.size(), 3u);
+  for (const size_t i : {0u, 1u})
+    EXPECT_EQ(workers_.at(started_[i])->changes, 1) << "it came with the newest view";
 }
 
 TEST_F(ElasticCoordinator, AWishIsKeptBeforeItIsAcknowledged) {

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "pliant/base/log.h"
+#include "pliant/base/thread.h"
 #include "pliant/runtime/control_api.h"
 #include "pliant/runtime/coordinator.h"
 #include "pliant/runtime/job_watch.h"
@@ -136,6 +137,7 @@ class CoordinatorProcess final {
       std::array<char, 256> ignored;
       if (read(STDIN_FILENO, ignored.data(), ignored.size()) <= 0) over_ = true;
     });
+    run_promptly();
     while (!over_) {
       loop_.unlock();
       loop_.wait(std::chrono::hours(1));
@@ -218,6 +220,7 @@ std::string spec_json(const CoordinatorSpec& spec) {
                        {"min", spec.roster.min},
                        {"max", spec.roster.max},
                        {"restarts", spec.roster.restarts},
+                       {"host_failures", spec.roster.places.failures_max},
                        {"hosts", hosts_json(spec.roster)},
                        {"schedule", schedule_json(spec.roster)}};
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -242,6 +245,7 @@ Result<CoordinatorSpec> parse_coordinator_spec(const std::string& json) {
   fields.read("min", spec.roster.min);
   fields.read("max", spec.roster.max);
   fields.read("restarts", spec.roster.restarts);
+  fields.read("host_failures", spec.roster.places.failures_max);
   fields.read_list("hosts", [&](SpecFields& host) {
     PlaceHost& place = spec.roster.hosts.emplace_back();
     host.read("name", place.name);

@@ -23,7 +23,12 @@ std::optional<RosterEvent::Any> roster_event(PeerId peer, const Message& message
                                   .agree = Duration(recovered->agree_ns),
                                   .redo = Duration(recovered->redo_ns),
                                   .transfer = Duration(recovered->transfer_ns),
-                                  .transfer_bytes = recovered->transfer_bytes};
+                                  .transfer_bytes = recovered->transfer_bytes,
+                                  .incomplete = recovered->incomplete};
+  // It speaks for itself only.
+  if (const auto* notice = std::get_if<Notice>(&message);
+      notice != nullptr && notice->host == peer.host && notice->slot == peer.slot)
+    return RosterEvent::Notice{peer.host, peer.slot, notice->reason};
   return std::nullopt;
 }
 
@@ -89,7 +94,7 @@ void ElasticJob::on(const AgentReady& event, Instant now) {
     for (const WorkerExited& end : event.ended)
       if (end.peer.host == event.host) on(end, now);
     tell(RosterEvent::HostRuns{event.host, event.running}, now);
-    tell(RosterEvent::HostReady{event.host}, now);
+    tell(RosterEvent::HostReady{event.host, event.notice}, now);
     return;
   }
   const bool all = std::all_of(hosts_.begin(), hosts_.end(),
@@ -97,7 +102,8 @@ void ElasticJob::on(const AgentReady& event, Instant now) {
   if (!all) return;
   started_ = true;
   actions_.push_back(StartWorkers{first.address, first.free_port});
-  for (const auto& [number, ready] : hosts_) tell(RosterEvent::HostReady{number}, now);
+  for (const auto& [number, ready] : hosts_)
+    tell(RosterEvent::HostReady{number, ready->notice}, now);
 }
 
 void ElasticJob::on(const JobEvent::AgentGone& event, Instant now) {
@@ -145,6 +151,9 @@ void ElasticJob::on(const Notice& event, Instant now) {
 }
 
 void ElasticJob::on(const JobEvent::Told& event, Instant now) {
+  // It heeds our signal and leaves in order, for which it has some time.
+  const bool leaves = std::holds_alternative<Notice>(event.message) && user_signal_ == SIGTERM;
+  if (leaves && !ending_due_) ending_due_ = now + options_.grace;
   if (const auto known = roster_event(event.peer, event.message)) tell(*known, now);
 }
 
@@ -207,16 +216,8 @@ void ElasticJob::settle(Instant now) {
 
 void ElasticJob::take(RosterAction::Any action) {
   if (auto* publish = std::get_if<RosterAction::Publish>(&action)) {
-    // To a member that comes back it is no news for the others.
-    const size_t members = publish->view.members.size();
-    if (publish->to.size() < members) {
-      actions_.push_back(JobAction::Send{publish->to, ViewDecided{publish->view, publish->gone}});
-    } else {
-      std::vector<PeerId> also(publish->to.begin() + static_cast<ptrdiff_t>(members),
-                               publish->to.end());
-      actions_.push_back(
-          JobAction::Publish{std::move(publish->view), std::move(publish->gone), std::move(also)});
-    }
+    actions_.push_back(JobAction::Publish{std::move(publish->view), std::move(publish->gone),
+                                          std::move(publish->to)});
   } else if (auto* meet = std::get_if<RosterAction::Meet>(&action)) {
     actions_.push_back(JobAction::Send{std::move(meet->to), Meet{std::move(meet->members)}});
   } else if (auto* pause = std::get_if<RosterAction::Pause>(&action)) {

@@ -112,7 +112,7 @@ TEST_F(ElasticJobTest, LossIsToldAsAView) {
   EXPECT_EQ(publish->view.size(), 2);
   ASSERT_EQ(publish->gone.size(), 1u);
   EXPECT_TRUE(publish->gone[0].ended);
-  EXPECT_TRUE(publish->also_to.empty());
+  EXPECT_EQ(publish->to, (std::vector{peer(0), peer(2)}));
   EXPECT_EQ(find<JobAction::TellLost>(actions), nullptr);
 }
 
@@ -122,7 +122,7 @@ TEST_F(ElasticJobTest, LeaversGetTheViewToo) {
   ASSERT_TRUE(job_.resize(2, now_).ok());
   const Actions actions = send(JobEvent::Settle{});
   ASSERT_NE(find<JobAction::Publish>(actions), nullptr);
-  EXPECT_EQ(find<JobAction::Publish>(actions)->also_to, std::vector{peer(2)});
+  EXPECT_EQ(find<JobAction::Publish>(actions)->to, (std::vector{peer(0), peer(1), peer(2)}));
 }
 
 TEST_F(ElasticJobTest, SignalsOfTheUserEndIt) {
@@ -180,6 +180,43 @@ TEST_F(ElasticJobTest, StopAfterAnUnheededInterruptTerminatesAtOnce) {
 
 TEST_F(ElasticJobTest, InterruptBeforeTheStartEndsItAtOnce) {
   expect_finish(send(JobEvent::UserSignal{SIGINT}), 130, "interrupted by signal 2 (Interrupt)");
+}
+
+TEST_F(ElasticJobTest, AWorkerGivesNoticeForItselfOnly) {
+  start();
+  join_all();
+  EXPECT_TRUE(send(JobEvent::Told{peer(0), Notice{1, 0, "soon gone"}}).empty());
+  EXPECT_TRUE(send(JobEvent::Told{peer(0), Notice{0, Notice::kWholeHost, "soon gone"}}).empty());
+  EXPECT_EQ(job_.roster().view().size(), 3);
+  const Actions actions = send(JobEvent::Told{peer(2), Notice{1, 0, "soon gone"}});
+  ASSERT_NE(find<JobAction::Publish>(actions), nullptr);
+  EXPECT_EQ(find<JobAction::Publish>(actions)->gone.at(0).peer, peer(2));
+}
+
+TEST_F(ElasticJobTest, AReadyAgentMayBringANotice) {
+  start();
+  join_all();
+  AgentReady ready{0, "10.0.0.1", 29500, 0, ""};
+  ready.running = {peer(0), peer(1)};
+  ready.notice = "soon gone";
+  const Actions actions = send(ready);
+  ASSERT_NE(find<JobAction::Publish>(actions), nullptr);
+  EXPECT_EQ(find<JobAction::Publish>(actions)->view.size(), 1);
+}
+
+// Workers that heed the signal give notice; they are let go, and have the grace to end.
+TEST_F(ElasticJobTest, WorkersThatAreToldToEndAreLetGo) {
+  start();
+  join_all();
+  send(JobEvent::UserSignal{SIGTERM});
+  for (int place = 0; place < 2; ++place)
+    send(JobEvent::Told{peer(place), Notice{0, peer(place).slot, "told"}});
+  EXPECT_EQ(job_.roster().view().size(), 1);
+  EXPECT_EQ(count<JobAction::Refuse>(send(JobEvent::Told{peer(2), Notice{1, 0, "told"}})), 1);
+  EXPECT_EQ(find<SignalWorkers>(wait(4s)), nullptr);
+  EXPECT_EQ(find<SignalWorkers>(wait(1s))->signal, SIGTERM);
+  for (int place = 0; place < 2; ++place) exits(place, 0);
+  expect_finish(exits(2, 0), 0, "");
 }
 
 TEST_F(ElasticJobTest, LostHostLosesItsWorkers) {

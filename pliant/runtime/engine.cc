@@ -9,6 +9,7 @@
 
 #include "pliant/base/fence.h"
 #include "pliant/base/log.h"
+#include "pliant/base/thread.h"
 
 namespace pliant {
 namespace {
@@ -96,6 +97,8 @@ Status Engine::join() {
     // A program between the agent and us may have closed it: death is then seen a little later.
     if (life) life_ = std::move(*life);
   }
+  if (options_.elastic)
+    termination_ = std::make_unique<TerminationNotice>(loop_, [this] { give_notice(); });
   thread_ = std::thread([this] { progress(); });
   return {};
 }
@@ -193,6 +196,8 @@ Engine::~Engine() {
   }
   {
     const std::lock_guard guard(loop_);
+    termination_.reset();
+    if (notice_) loop_.cancel(*notice_);
     control_->leave();
     stopping_ = true;
   }
@@ -222,6 +227,7 @@ uint32_t Engine::wake_bits() const {
 }
 
 void Engine::progress() {
+  run_promptly();
   // The lock belongs to a thread: this one lives as long as the session.
   if (life_) {
     if (const Status held = life_->hold(); !held)
@@ -485,6 +491,14 @@ void Engine::out_of_job(const Error& error) {
   view_changed_.notify_all();
 }
 
+// This process was told to end: the next view does without it, or the coordinator lets go of it.
+void Engine::give_notice() {
+  if (!out_.ok()) return;
+  control_->tell(Notice{options_.self.host, options_.self.slot, "it was told to end by signal 15"});
+  // A coordinator that is away just now hears it later.
+  notice_ = loop_.at(now() + options_.heartbeat, [this] { give_notice(); });
+}
+
 Result<ViewChange> Engine::await_view() {
   Instant give_up = now() + (candidate_ ? options_.join_timeout : options_.timeout);
   if (!ready_) {
@@ -522,6 +536,7 @@ void Engine::install(const ViewChange& change) {
   for (const Member& member : change.view.members)
     if (member.id != options_.self) transports_->add_peer(member);
   executor_->install(change.view.epoch, at_large);
+  keeps_departed_ = true;
   candidate_ = false;
   enter_view(change.view);
   // Only operations on this rank's own thread could have changed it meanwhile.
@@ -539,9 +554,35 @@ bool Engine::left_behind() {
   return !out_.ok() || pending_.view.rank_of(options_.self) < 0;
 }
 
-const std::byte* Engine::handed_in(PeerId peer, const Operation& operation, const Group& group) {
+HandedIn Engine::handed_in(PeerId peer, const Operation& operation, const Group& group) {
   const std::lock_guard guard(loop_);
   return executor_->handed_in(peer, operation, group);
+}
+
+SharedPlace Engine::place_of(const std::byte* result, size_t bytes) {
+  const std::lock_guard guard(loop_);
+  ShmTransport* const shm = transports_ ? transports_->shm() : nullptr;
+  const auto owner = shm != nullptr ? shm->owner_of(result, bytes) : std::nullopt;
+  if (!owner) return {};
+  return {owner->packed(), shm->segment_of(*owner)->offset_of(result)};
+}
+
+const std::byte* Engine::at(const SharedPlace& place) {
+  const std::lock_guard guard(loop_);
+  ShmTransport* const shm = transports_ ? transports_->shm() : nullptr;
+  Segment* const segment = shm != nullptr ? shm->segment_of(PeerId::unpack(place.owner)) : nullptr;
+  return segment != nullptr ? segment->at(place.offset) : nullptr;
+}
+
+void Engine::forget_departed() {
+  const std::lock_guard guard(loop_);
+  keeps_departed_ = false;
+  drop_departed();
+}
+
+void Engine::drop_departed() {
+  if (keeps_departed_ || !transports_ || transports_->shm() == nullptr) return;
+  transports_->shm()->drop_lost(world_.members);
 }
 
 void Engine::tell(const Message& message) {
@@ -574,8 +615,11 @@ void Engine::lost(PeerId peer, const Error& error) {
   if (store_) store_->lost(peer, told);
   // A closed socket of this host means that the process runs no more: it is the last to go.
   if (executor_ && transports_ && transports_->shm() != nullptr &&
-      !transports_->shm()->linked(peer))
+      !transports_->shm()->linked(peer)) {
     executor_->peer_gone(peer);
+    // One that was left out alive ends only now; its transport still works on it.
+    if (!keeps_departed_ && view_.rank_of(peer) < 0) loop_.post([this] { drop_departed(); });
+  }
 }
 
 }  // namespace pliant

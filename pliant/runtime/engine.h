@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "pliant/collective/executor.h"
@@ -18,6 +19,7 @@
 #include "pliant/runtime/options.h"
 #include "pliant/runtime/peer_store.h"
 #include "pliant/runtime/step_ground.h"
+#include "pliant/runtime/termination.h"
 #include "pliant/transport/open.h"
 
 namespace pliant {
@@ -50,7 +52,10 @@ class Engine final : private Sink, public StepGround {
   }
   Result<ViewChange> await_view() override;
   void install(const ViewChange& change) override;
-  const std::byte* handed_in(PeerId peer, const Operation& operation, const Group& group) override;
+  HandedIn handed_in(PeerId peer, const Operation& operation, const Group& group) override;
+  SharedPlace place_of(const std::byte* result, size_t bytes) override;
+  const std::byte* at(const SharedPlace& place) override;
+  void forget_departed() override;
   void tell(const Message& message) override;
   Instant time() const override { return now(); }
   bool candidate() const override { return candidate_; }
@@ -74,8 +79,10 @@ class Engine final : private Sink, public StepGround {
   void enter_view(const View& view);
   void meet(const std::vector<Member>& members);
   void report_met(ControlLink& control);
+  void drop_departed();
   void view_decided(const ViewDecided& decided);
   void out_of_job(const Error& error);
+  void give_notice();
   Error stale() const;
   Status open_transports(Member& self);
   void make_executor(Transport& transport);
@@ -124,9 +131,12 @@ class Engine final : private Sink, public StepGround {
   Nobody nobody_;
   Status first_loss_;
   std::unique_ptr<LifeHold> life_;
+  std::unique_ptr<TerminationNotice> termination_;  // of an elastic session
+  std::optional<Loop::TimerId> notice_;             // repeats it
   bool candidate_ = false;       // the job runs already, and this worker is to join it
   bool ready_ = true;            // to be a member: a candidate is when its first step begins
   std::vector<Member> meeting_;  // to be reported as met once they are reachable
+  bool keeps_departed_ = false;  // what members of former views left behind may be in use
   // The newest view that was not installed yet, with all departures since the one that was.
   ViewChange pending_;
   std::atomic<uint32_t> newest_epoch_ = 0;

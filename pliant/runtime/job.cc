@@ -220,14 +220,16 @@ void Job::add_evidence(PeerId peer) {
 void Job::publish_if_complete() {
   if (waiting_count() < workers_.size()) return;
   View view{Epoch{++epoch_}, {}};
+  std::vector<PeerId> to;
   for (Worker& worker : workers_) {
+    to.push_back(worker.waiting->id);
     view.members.push_back(std::move(*worker.waiting));
     worker.waiting.reset();
     worker.standing = Worker::Standing::kMember;
     worker.reason_due.reset();
   }
   join_due_.reset();
-  actions_.push_back(JobAction::Publish{std::move(view)});
+  actions_.push_back(JobAction::Publish{std::move(view), {}, std::move(to)});
 }
 
 // Those that wait for somebody who has ended would wait in vain.

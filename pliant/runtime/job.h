@@ -72,10 +72,10 @@ struct JobEvent {
 
 // What to do about it, in this order.
 struct JobAction {
-  struct Publish {  // to every member of the view
+  struct Publish {
     View view;
-    std::vector<Departure> gone = {};
-    std::vector<PeerId> also_to = {};  // those that leave with it
+    std::vector<Departure> gone;
+    std::vector<PeerId> to;  // the members, then those that leave; or one that comes back
   };
   struct Refuse {  // this worker's wish to join
     PeerId peer;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -25,6 +28,9 @@ namespace {
 constexpr int kVersion = 1;
 constexpr size_t kFileBytesMax = size_t{64} << 10;
 constexpr const char* kEnding = ".json";
+constexpr const char* kFolderStart = "pliant-job-";
+constexpr size_t kFolderRandom = 6;  // characters that mkdtemp() chooses
+constexpr int kFolderTries = 16;
 
 // When a process started, in ticks since boot: a pid alone may be another process's by now.
 std::optional<uint64_t> start_of(pid_t pid) {
@@ -126,6 +132,50 @@ std::vector<std::string> files_in(const std::string& folder) {
   return paths;
 }
 
+// The open folder if it is ours; never what a link leads to.
+Fd open_own_folder(const std::string& path) {
+  Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat about {};
+  if (!folder.valid() || fstat(folder.get(), &about) != 0 || about.st_uid != geteuid()) return {};
+  return folder;
+}
+
+bool is_still_at(const Fd& folder, const std::string& path) {
+  struct stat opened {};
+  struct stat found {};
+  return fstat(folder.get(), &opened) == 0 && lstat(path.c_str(), &found) == 0 &&
+         opened.st_dev == found.st_dev && opened.st_ino == found.st_ino;
+}
+
+void remove_dead_folders(const std::string& base) {
+  const std::string start = kFolderStart;
+  DIR* const open_base = opendir(base.c_str());
+  if (open_base == nullptr) return;
+  while (const dirent* const item = readdir(open_base)) {
+    const std::string name = item->d_name;
+    if (!name.starts_with(start) || name.size() != start.size() + kFolderRandom) continue;
+    const std::string path = base + "/" + name;
+    const Fd folder = open_own_folder(path);
+    if (!folder.valid() || flock(folder.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    std::error_code ignored;
+    if (is_still_at(folder, path)) std::filesystem::remove_all(path, ignored);
+  }
+  closedir(open_base);
+}
+
+// Somebody may take it for a dead job's until it is locked, and then it is gone.
+std::optional<std::pair<std::string, Fd>> make_locked_folder(const std::string& base) {
+  for (int i = 0; i < kFolderTries; ++i) {
+    std::string path = base + "/" + kFolderStart + std::string(kFolderRandom, 'X');
+    if (mkdtemp(path.data()) == nullptr) return std::nullopt;
+    Fd folder = open_own_folder(path);
+    if (folder.valid() && flock(folder.get(), LOCK_EX | LOCK_NB) == 0 && is_still_at(folder, path))
+      return std::pair(std::move(path), std::move(folder));
+    rmdir(path.c_str());
+  }
+  return std::nullopt;
+}
+
 std::string names_of(const std::vector<JobEntry>& jobs) {
   std::string text;
   for (const JobEntry& entry : jobs)
@@ -179,6 +229,22 @@ Result<JobEntry> JobFile::find(const std::string& folder, const std::string& nam
   if (fitting.empty())
     return invalid(fmt::format("no job '{}' is running; there is {}", name, names_of(jobs)));
   return invalid(fmt::format("which job? choose by name or pid with --job: {}", names_of(fitting)));
+}
+
+Result<std::unique_ptr<JobFolder>> JobFolder::make(const std::vector<std::string>& bases) {
+  for (const std::string& base : bases) {
+    if (base.empty()) continue;
+    remove_dead_folders(base);
+    if (auto made = make_locked_folder(base))
+      return std::unique_ptr<JobFolder>(
+          new JobFolder(std::move(made->first), std::move(made->second)));
+  }
+  return system_error("cannot make a folder for the coordinator's journal");
+}
+
+JobFolder::~JobFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace pliant

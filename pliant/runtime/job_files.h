@@ -3,6 +3,8 @@
 //
 // The folder is the user's alone (mode 0700), the files too (0600). A launcher that was killed
 // leaves its file behind; whoever lists jobs next ignores and removes it. Any thread.
+//
+// And the folder in which a job keeps what only matters while it runs, the coordinator's journal.
 #pragma once
 
 #include <sys/types.h>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "pliant/base/result.h"
+#include "pliant/transport/socket.h"
 
 namespace pliant {
 
@@ -49,6 +52,27 @@ class JobFile final {
  private:
   explicit JobFile(std::string path) : path_(std::move(path)) {}
   const std::string path_;
+};
+
+// A folder of a running job, removed with this object. Who has it holds a lock on it that no death
+// leaves behind; folders whose lock is free are those of killed jobs, and the next job of the same
+// user removes them.
+class JobFolder final {
+ public:
+  // In the first of `bases` where it can be made.
+  static Result<std::unique_ptr<JobFolder>> make(const std::vector<std::string>& bases);
+  ~JobFolder();
+  JobFolder(const JobFolder&) = delete;
+  JobFolder& operator=(const JobFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  // Holds the lock; a process that inherits it keeps the folder from being taken for a dead job's.
+  const Fd& lock() const { return lock_; }
+
+ private:
+  JobFolder(std::string path, Fd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  const std::string path_;
+  const Fd lock_;
 };
 
 }  // namespace pliant

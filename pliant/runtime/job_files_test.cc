@@ -1,5 +1,6 @@
 #include "pliant/runtime/job_files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -140,6 +141,60 @@ TEST_F(JobFilesTest, AFolderThatOthersCanReadIsRefused) {
   std::filesystem::create_directory_symlink(folder_, link);
   EXPECT_FALSE(JobFile::write(link, entry("train", getpid())).ok());
   EXPECT_FALSE(JobFile::write(folder_, entry("train", 0)).ok());
+}
+
+TEST_F(JobFilesTest, FolderEndsWithItsOwner) {
+  auto folder = JobFolder::make({root_});
+  ASSERT_TRUE(folder.ok()) << folder.error().message;
+  const std::string path = (*folder)->path();
+  EXPECT_TRUE(path.starts_with(root_ + "/pliant-job-"));
+  std::ofstream(path + "/journal") << "x";
+  folder->reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(JobFilesTest, FolderIsMadeInTheNextPlaceIfNeedBe) {
+  const auto folder = JobFolder::make({"", root_ + "/nowhere", root_});
+  ASSERT_TRUE(folder.ok());
+  EXPECT_TRUE((*folder)->path().starts_with(root_ + "/pliant-job-"));
+  EXPECT_FALSE(JobFolder::make({root_ + "/nowhere"}).ok());
+}
+
+TEST_F(JobFilesTest, FoldersOfKilledJobsAreRemovedByTheNext) {
+  namespace fs = std::filesystem;
+  const std::string dead = root_ + "/pliant-job-aaaaaa";
+  fs::create_directories(dead + "/deep");
+  std::ofstream(dead + "/journal") << "x";
+  const std::string elsewhere = root_ + "/elsewhere";
+  fs::create_directories(elsewhere);
+  fs::create_directory_symlink(elsewhere, root_ + "/pliant-job-bbbbbb");
+  fs::create_directories(root_ + "/pliant-job-notes");
+  std::ofstream(root_ + "/pliant-job-cccccc") << "x";
+  const auto living = JobFolder::make({root_});
+  ASSERT_TRUE(living.ok());
+  EXPECT_FALSE(fs::exists(dead));
+
+  const auto next = JobFolder::make({root_});
+  ASSERT_TRUE(next.ok());
+  EXPECT_TRUE(fs::exists((*living)->path()));
+  EXPECT_TRUE(fs::exists((*next)->path()));
+  EXPECT_TRUE(fs::exists(elsewhere));
+  EXPECT_TRUE(fs::exists(root_ + "/pliant-job-bbbbbb"));
+  EXPECT_TRUE(fs::exists(root_ + "/pliant-job-notes"));
+  EXPECT_TRUE(fs::exists(root_ + "/pliant-job-cccccc"));
+}
+
+// The coordinator inherits the lock: the folder is taken from nobody who still needs it.
+TEST_F(JobFilesTest, FolderIsKeptWhileSomebodyHasItsLock) {
+  const auto folder = JobFolder::make({root_});
+  ASSERT_TRUE(folder.ok());
+  const Fd inherited(dup((*folder)->lock().get()));
+  const std::string path = (*folder)->path();
+  // As if its owner had been killed: nothing of it is left but the lock that another inherited.
+  ASSERT_EQ(dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), (*folder)->lock().get()),
+            (*folder)->lock().get());
+  ASSERT_TRUE(JobFolder::make({root_}).ok());
+  EXPECT_TRUE(std::filesystem::exists(path));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "pliant/base/log.h"
+#include "pliant/base/thread.h"
 #include "pliant/runtime/agent.h"
 #include "pliant/runtime/child.h"
 #include "pliant/runtime/control_api.h"
@@ -43,6 +44,11 @@ constexpr size_t kTokenBytes = 32;
 constexpr Duration kWindDownMax = std::chrono::seconds(5);
 // For the coordinator to end the job after the user has asked twice.
 constexpr Duration kLastWordWait = std::chrono::seconds(10);
+// Before the agent of a host is started again; twice as long each time.
+constexpr Duration kAgentRestartMin = std::chrono::milliseconds(500);
+constexpr Duration kAgentRestartMax = std::chrono::seconds(30);
+// An agent that served for so long starts with a short wait again.
+constexpr Duration kAgentProvenAfter = std::chrono::seconds(10);
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 Result<std::string> random_token() {
@@ -135,6 +141,8 @@ class Launch final {
   void link_local(uint32_t host);
   void obey(uint32_t host, const Message& order);
   Status start_remote(uint32_t host);
+  void on_remote_end(uint32_t host, const std::string& what, const ChildEnd& end);
+  void restart_remote_later(uint32_t host, const std::string& reason);
   void turn(Duration longest);
   void wind_down();
 
@@ -163,6 +171,13 @@ class Launch final {
   std::map<uint32_t, std::unique_ptr<Agent>> agents_;
   std::optional<Loop::TimerId> last_word_;
   std::map<uint32_t, std::unique_ptr<Child>> remotes_;
+  // How the agent of a host fared, in an elastic job.
+  struct Restarts {
+    Instant started{};
+    Duration wait = kAgentRestartMin;
+    std::optional<Loop::TimerId> timer;
+  };
+  std::map<uint32_t, Restarts> restarts_;
   std::optional<LaunchResult> result_;
 };
 
@@ -173,6 +188,8 @@ Status Launch::plan_elastic() {
   elastic_->join_timeout = options_.session.join_timeout;
   hosts_ = options_.hosts;
   if (hosts_.empty()) hosts_.push_back({"localhost", elastic_->hosts[0].slots, ""});
+  for (const Host& host : hosts_)
+    PLIANT_TRY(revocation_for(options_.elastic->revocation, host.name));
   return {};
 }
 
@@ -344,6 +361,7 @@ AgentSpec Launch::spec_for(uint32_t host) const {
   spec.group_rank = host;
   if (elastic_) {
     spec.elastic = true;
+    spec.revocation = revocation_for(options_.elastic->revocation, spec.host_name).value();
     spec.worker_count = elastic_->hosts[host].slots;
     spec.world_size = elastic_->initial;
   } else {
@@ -383,6 +401,10 @@ Status Launch::start_local(uint32_t host) {
                                              [this, host](const WorkerDied& died) {
                                                if (links_.contains(host))
                                                  links_.at(host)->send(died);
+                                             },
+                                             [this, host](const Notice& notice) {
+                                               if (links_.contains(host))
+                                                 links_.at(host)->send(notice);
                                              }});
   const AgentReady ready = agent->prepare();
   if (coordinator_) {
@@ -444,17 +466,41 @@ Status Launch::start_remote(uint32_t host) {
   child.out = &out_;
   child.error = &error_;
   const std::string what = fmt::format("host {}: '{}'", hosts_[host].name, fmt::join(*words, " "));
-  auto started = Child::start(loop_, child, [this, host, what](const ChildEnd& end) {
-    remotes_.erase(host);
-    const std::string reason = fmt::format("{} ended with code {}", what, end.exit_code);
-    if (result_) return;
-    if (coordinator_) coordinator_->tell(JobEvent::AgentGone{host, reason});
-    if (supervisor_) supervisor_->agent_ended(host, reason);
-  });
+  auto started = Child::start(
+      loop_, child, [this, host, what](const ChildEnd& end) { on_remote_end(host, what, end); });
   if (!started) return started.error();
   PLIANT_TRY((*started)->write_input(encode_message(spec_for(host))));
   remotes_[host] = std::move(*started);
+  restarts_[host].started = now();
   return {};
+}
+
+void Launch::on_remote_end(uint32_t host, const std::string& what, const ChildEnd& end) {
+  remotes_.erase(host);
+  if (result_) return;
+  const std::string reason = fmt::format("{} ended with code {}", what, end.exit_code);
+  if (coordinator_) return coordinator_->tell(JobEvent::AgentGone{host, reason});
+  // If the job has not begun yet, this ends it.
+  supervisor_->agent_ended(host, reason);
+  // It was told to end, or was refused.
+  if (end.exit_code == 0) return;
+  Restarts& restarts = restarts_[host];
+  if (now() - restarts.started >= kAgentProvenAfter) restarts.wait = kAgentRestartMin;
+  restart_remote_later(host, reason);
+}
+
+void Launch::restart_remote_later(uint32_t host, const std::string& reason) {
+  Restarts& restarts = restarts_[host];
+  error_.write(fmt::format("pliant: {}; the agent is started again in {}\n", reason,
+                           human_duration(restarts.wait)));
+  restarts.timer = loop_.at(now() + restarts.wait, [this, host] {
+    restarts_[host].timer.reset();
+    if (result_) return;
+    supervisor_->agent_returns(host);
+    if (const Status status = start_remote(host); !status)
+      restart_remote_later(host, status.error().message);
+  });
+  restarts.wait = std::min(2 * restarts.wait, kAgentRestartMax);
 }
 
 Result<LaunchResult> Launch::run() {
@@ -471,6 +517,7 @@ Result<LaunchResult> Launch::run() {
       PLIANT_TRY(supervisor_->start());
       for (const auto& [host, agent] : agents_) link_local(host);
     }
+    run_promptly();
     while (!result_) turn(std::chrono::hours(1));
     wind_down();
   }
@@ -491,6 +538,8 @@ void Launch::wind_down() {
   if (workers_) workers_->signal(SIGKILL);
   file_.reset();
   if (last_word_) loop_.cancel(*last_word_);
+  for (auto& [host, restarts] : restarts_)
+    if (restarts.timer) loop_.cancel(*restarts.timer);
   api_.reset();
   coordinator_.reset();
   links_.clear();

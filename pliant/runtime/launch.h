@@ -24,6 +24,8 @@ struct ElasticOptions {
   int restarts = 0;           // failed workers that are replaced; RosterOptions::kAnyNumber: all
   std::string schedule = {};  // "2@0,4@100"; empty: none
   Duration heartbeat = std::chrono::seconds(2);
+  uint32_t host_failures = 0;         // of workers within a minute before their host is set aside
+  RevocationOptions revocation = {};  // {host} in the URL stands for the host's name
 };
 
 // Where people reach a job while it runs.
@@ -66,6 +68,9 @@ Result<LaunchResult> launch(const LaunchOptions& options);
 // `hosts` (none: this machine, with room for all). Errors are for the user.
 Result<RosterOptions> elastic_roster(const ElasticOptions& options, int count,
                                      const std::vector<Host>& hosts);
+
+// `options` for the agent of `host`, with defaults for what is empty. Errors are for the user.
+Result<RevocationOptions> revocation_for(const RevocationOptions& options, const std::string& host);
 
 // Splits a command as a shell would, quotes included, and puts `host` for each {host}.
 Result<std::vector<std::string>> launcher_words(const std::string& launcher,

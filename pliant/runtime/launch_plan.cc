@@ -7,13 +7,28 @@
 #include <utility>
 #include <vector>
 
+#include "pliant/runtime/http_fetch.h"
 #include "pliant/runtime/launch.h"
+#include "pliant/runtime/revocation.h"
 
 namespace pliant {
+namespace {
+
+// True if there was a {host} to be replaced.
+bool replace_host(std::string& text, const std::string& host) {
+  constexpr std::string_view kHost = "{host}";
+  bool named = false;
+  for (size_t at = 0; (at = text.find(kHost, at)) != std::string::npos; at += host.size()) {
+    text.replace(at, kHost.size(), host);
+    named = true;
+  }
+  return named;
+}
+
+}  // namespace
 
 Result<std::vector<std::string>> launcher_words(const std::string& launcher,
                                                 const std::string& host) {
-  constexpr std::string_view kHost = "{host}";
   std::vector<std::string> words;
   std::string word;
   bool in_word = false;
@@ -38,16 +53,34 @@ Result<std::vector<std::string>> launcher_words(const std::string& launcher,
   }
   if (in_word) words.push_back(word);
   bool named = false;
-  for (std::string& text : words) {
-    for (size_t at = 0; (at = text.find(kHost, at)) != std::string::npos; at += host.size()) {
-      text.replace(at, kHost.size(), host);
-      named = true;
-    }
-  }
+  for (std::string& text : words) named = replace_host(text, host) || named;
   if (quote != '\0') return invalid(fmt::format("the launcher \"{}\" lacks a quote", launcher));
   if (!named)
     return invalid(fmt::format("the launcher \"{}\" does not say where {{host}} goes", launcher));
   return words;
+}
+
+Result<RevocationOptions> revocation_for(const RevocationOptions& options,
+                                         const std::string& host) {
+  constexpr Duration kPollMin = std::chrono::milliseconds(10);
+  const auto provider = parse_cloud_provider(options.provider);
+  if (!provider) return invalid("--revocation: " + provider.error().message);
+  RevocationOptions result = options;
+  if (*provider == CloudProvider::kNone) {
+    if (!options.metadata_url.empty() || options.poll_ns != 0)
+      return invalid(
+          "--metadata-url and --revocation-poll need a cloud: give --revocation aws, gcp or azure");
+    return result;
+  }
+  if (result.poll_ns == 0) result.poll_ns = kRevocationPoll.count();
+  if (Duration(result.poll_ns) < kPollMin)
+    return invalid(fmt::format("--revocation-poll: {} is too often; 10ms is the least",
+                               human_duration(Duration(result.poll_ns))));
+  if (result.metadata_url.empty()) result.metadata_url = kMetadataUrl;
+  replace_host(result.metadata_url, host);
+  if (const auto base = parse_http_base(result.metadata_url); !base)
+    return invalid("--metadata-url: " + base.error().message);
+  return result;
 }
 
 Result<RosterOptions> elastic_roster(const ElasticOptions& options, int count,
@@ -100,6 +133,7 @@ Result<RosterOptions> elastic_roster(const ElasticOptions& options, int count,
                                human_duration(options.heartbeat)));
   roster.heartbeat = options.heartbeat;
   roster.restarts = options.restarts;
+  if (options.host_failures != 0) roster.places.failures_max = options.host_failures;
   return roster;
 }
 

@@ -20,6 +20,27 @@ TEST(LauncherWords, WrongOnesAreRefused) {
   EXPECT_FALSE(launcher_words("", "a").ok());
 }
 
+TEST(RevocationFor, FillsInDefaultsAndTheHost) {
+  const auto off = revocation_for({}, "a");
+  ASSERT_TRUE(off.ok());
+  EXPECT_EQ(*off, RevocationOptions{});
+  EXPECT_EQ(*revocation_for({"aws", "", 0}, "a"),
+            (RevocationOptions{"aws", "http://169.254.169.254", 5'000'000'000}));
+  EXPECT_EQ(
+      revocation_for({"gcp", "http://[::1]:8080/{host}/{host}", 1'000'000'000}, "b")->metadata_url,
+      "http://[::1]:8080/b/b");
+}
+
+TEST(RevocationFor, WrongOnesAreRefused) {
+  for (const RevocationOptions& wrong : {RevocationOptions{"ibm", "", 0},
+                                         {"off", "http://127.0.0.1", 0},
+                                         {"off", "", 1'000'000'000},
+                                         {"aws", "", 1},
+                                         {"aws", "", -1},
+                                         {"azure", "http://{host}", 0}})
+    EXPECT_FALSE(revocation_for(wrong, "a").ok()) << wrong.provider << wrong.metadata_url;
+}
+
 TEST(Launch, ErrorsComeBeforeAnythingStarts) {
   LaunchOptions options;
   options.count = 3;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "pliant/base/check.h"
+#include "pliant/base/thread.h"
 
 namespace pliant {
 namespace {
@@ -160,6 +161,7 @@ LifeWatch::~LifeWatch() {
 
 void LifeWatch::watch() {
   pthread_setname_np(pthread_self(), "pliant-life");
+  run_promptly();
   LifePage& page = mapping_->page();
   uint32_t releases = 0;
   while (true) {
@@ -183,6 +185,13 @@ void LifeWatch::watch() {
 }
 
 void LifeWatch::tell(News news) {
+  // At once if nobody has the loop: on busy cores each thread on the way costs milliseconds.
+  if (loop_.try_lock()) {
+    if (*alive_) on_news_(news);
+    loop_.unlock();
+    loop_.post([] {});  // the thread in wait() does not know of timers that were set here
+    return;
+  }
   loop_.post([this, alive = alive_, news] {
     if (*alive) on_news_(news);
   });

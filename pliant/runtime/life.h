@@ -82,8 +82,8 @@ class LifeWatch final {
  public:
   enum class News { kDied, kReleased };
 
-  // Calls back in the loop: kReleased when it was released in order, kDied once and nothing
-  // after it.
+  // Calls back with the loop held, from whatever thread: kReleased when it was released in order,
+  // kDied once and nothing after it. The callback does not destroy the watch.
   LifeWatch(Loop& loop, std::shared_ptr<LifeMapping> mapping, std::function<void(News)> on_news);
   // At once if the worker has ended or does not hold the lock, within a quarter of a second
   // otherwise. Nothing is called back after it.

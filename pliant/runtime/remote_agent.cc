@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "pliant/base/log.h"
+#include "pliant/base/thread.h"
 #include "pliant/runtime/agent.h"
 #include "pliant/runtime/control_socket.h"
 #include "pliant/runtime/steady_link.h"
@@ -67,14 +68,16 @@ class RemoteAgent final {
   // job of fixed size. That of an elastic job may come back.
   Status serve(AgentSpec spec) {
     PLIANT_TRY(connect(spec));
-    if (spec.elastic) watch_notice(spec.host);
+    if (spec.elastic) watch_notice();
     agent_.emplace(Agent::Surroundings{loop_, group_, out_, error_}, std::move(spec),
                    Agent::Reports{[this](const WorkerExited& exited) { link_->send(exited); },
-                                  [this](const WorkerDied& died) { link_->send(died); }});
+                                  [this](const WorkerDied& died) { link_->send(died); },
+                                  [this](const Notice& notice) { link_->send(notice); }});
     watch_input();
     const AgentReady ready = agent_->prepare();
     prepared_ = true;
     link_->send(ready);
+    run_promptly();
     while (!over_) turn(std::chrono::hours(1));
     group_.signal(SIGKILL);
     prepared_ = false;
@@ -124,18 +127,18 @@ class RemoteAgent final {
   }
 
   // SIGTERM tells that this host will be taken away: its workers leave first. A second one ends it.
-  void watch_notice(uint32_t host) {
+  void watch_notice() {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     notice_ = Fd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
     if (!notice_.valid()) return;
-    loop_.watch(notice_.get(), EPOLLIN, [this, host](uint32_t) {
+    loop_.watch(notice_.get(), EPOLLIN, [this](uint32_t) {
       signalfd_siginfo info{};
       while (read(notice_.get(), &info, sizeof info) == sizeof info) {
         if (std::exchange(noticed_, true)) end(invalid("the agent was told twice to end"));
-        link_->send(Notice{host, Notice::kWholeHost, "its agent was told to end by signal 15"});
+        if (agent_) agent_->give_notice("its agent was told to end by signal 15");
       }
     });
   }

@@ -380,6 +380,7 @@ Status Step::all_reduce(std::string_view name, const void* input, size_t count, 
   return steps_->all_reduce(name, input, output, count, dtype, op);
 }
 Status Step::commit() { return steps_->commit(); }
+bool Step::more() const { return steps_->more(); }
 Result<std::span<const std::byte>> Step::result(std::string_view name) const {
   return steps_->result(name);
 }

@@ -55,7 +55,8 @@ class Step {
 
   // Counts from 1 over the life of the job, whoever its members were.
   uint64_t number() const;
-  // The numbers of the samples that this member computes, if the session has a sampler.
+  // The numbers of the samples that this member computes, if the session has a sampler; if there
+  // are more(), of those alone.
   std::span<const uint64_t> samples() const;
 
   // Hands in an input, which must not change before commit() has returned. All members hand in the
@@ -69,8 +70,13 @@ class Step {
   // lost meanwhile, the others finish it without them, from the inputs that they have handed in;
   // nothing is to be computed again. An error: this member is out (kCancelled), or cannot go on.
   Status commit();
+  // With SamplerOptions::constant_batch: true if commit() did not end the step but dealt samples of
+  // lost members to this one. Add their gradients to those that you have, hand all inputs in again,
+  // and commit again:
+  //   do { add up samples(); all_reduce(...); if (!commit()) break; } while (more());
+  bool more() const;
 
-  // After commit(), until the next one begins: the result, which ranks of a host share.
+  // After commit(), until the name is handed in again: the result, which ranks of a host share.
   Result<std::span<const std::byte>> result(std::string_view name) const;
   template <typename T>
   Result<std::span<const T>> result_of(std::string_view name) const {
@@ -92,7 +98,8 @@ class Step {
 
 class Session {
  public:
-  // With no options: those of the environment that `pliant run` sets; see options.h.
+  // With no options: those of the environment that `pliant run` sets; see options.h. In an elastic
+  // job SIGTERM is a notice while the session is open (termination.h): begin_step() ends the loop.
   static Result<std::unique_ptr<Session>> open();
   static Result<std::unique_ptr<Session>> open(const SessionOptions& options);
   ~Session();
@@ -171,7 +178,8 @@ class Session {
     return register_state(name, std::as_writable_bytes(std::span(&value, 1)));
   }
   // Deals out the numbers of samples so that every sample of an epoch is in exactly one committed
-  // step, whoever comes and goes. Before the first step; equal on all members.
+  // step, whoever comes and goes. Before the first step; equal on all members. With constant_batch
+  // every step but the last of an epoch has exactly the global batch; see Step::more().
   Status use_sampler(const SamplerOptions& options);
   //   while (Step step = session.begin_step()) { ...; if (step.commit()) apply(); }
   // The state must be that after the last committed step: apply it first.

@@ -20,6 +20,12 @@ struct ViewChange {
   std::vector<Departure> gone;  // since the view that was installed before
 };
 
+// Memory that all members of a host see.
+struct SharedPlace {
+  uint64_t owner = 0;  // packed; 0: it is private
+  uint64_t offset = 0;
+};
+
 class StepGround {
  public:
   virtual ~StepGround() = default;
@@ -42,9 +48,14 @@ class StepGround {
   // Nothing of older views counts from here on. No operation may be in flight.
   virtual void install(const ViewChange& change) = 0;
 
-  // What a dead member of this host gave to the newest call of an operation; null if nothing.
-  virtual const std::byte* handed_in(PeerId peer, const Operation& operation,
-                                     const Group& group) = 0;
+  // What a dead member of this host gave to the newest call of an operation.
+  virtual HandedIn handed_in(PeerId peer, const Operation& operation, const Group& group) = 0;
+  // Where a result stands, for another member of the host, who finds it again with at(): null if
+  // it never saw that memory. Places outlive their owner until forget_departed().
+  virtual SharedPlace place_of(const std::byte* /*result*/, size_t /*bytes*/) { return {}; }
+  virtual const std::byte* at(const SharedPlace& /*place*/) { return nullptr; }
+  // Nothing that members of former views have left behind is needed any more.
+  virtual void forget_departed() {}
   // Progress, Proposal or Recovered, for the coordinator.
   virtual void tell(const Message& message) = 0;
   virtual Instant time() const = 0;

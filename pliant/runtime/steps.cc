@@ -86,6 +86,10 @@ void Steps::deal_samples() {
   samples_.clear();
   open_->dealt_to = members_of_.at(open_->assigned_epoch);
   open_->draw = sampler_->draw(static_cast<int>(open_->dealt_to.size()));
+  // Others have begun it before, and lost members since.
+  if (redealt_.step == open_->number)
+    for (; open_->redeals < redealt_.all.size(); ++open_->redeals)
+      apply(redealt_.all[open_->redeals], open_->draw);
   const auto at = std::find(open_->dealt_to.begin(), open_->dealt_to.end(), self_);
   if (at == open_->dealt_to.end()) return;
   samples_ = sampler_->indices(open_->draw, static_cast<size_t>(at - open_->dealt_to.begin()));
@@ -98,6 +102,10 @@ Status Steps::all_reduce(std::string_view name, const void* input, void* output,
   for (size_t i = 0; i < calls.count; ++i)
     if (calls.at(i).name == name)
       return invalid(fmt::format("'{}' was handed in twice in a step", name));
+  // What dead members left behind is of the same names.
+  if (!left_inputs_.empty() && !left_inputs_.contains(name))
+    return invalid(fmt::format(
+        "'{}' was not handed in before: a step with more samples has the same names", name));
   // Whoever hands in the next input has time for the one before; the last is run by commit().
   if (calls.count > 0 && !ground_.newer_view()) {
     Call& before = calls.at(calls.count - 1);
@@ -203,6 +211,7 @@ Status Steps::run_calls() {
 
 Status Steps::commit() {
   if (!open_) return invalid("commit outside a step: begin one first");
+  more_ = false;
   while (true) {
     if (!ground_.newer_view()) {
       const Status run = run_calls();
@@ -219,6 +228,11 @@ Status Steps::commit() {
       return changed;
     }
     if (open_->rolled_forward) break;
+    // Nothing of the old view refers to the inputs any more: the caller may change them.
+    if (more_) {
+      open_calls().count = 0;
+      return {};
+    }
     if (test_defect() == Defect::kCursorOnAbort) skip_samples_of_open_step();
   }
   finish_step();
@@ -249,6 +263,10 @@ void Steps::finish_step() {
     last_draw_ = std::move(open_->draw);
   }
   committed_ = open_->number;
+  if (forget_at_ != 0 && committed_ >= forget_at_) {
+    forget_at_ = 0;
+    ground_.forget_departed();
+  }
   // They are those of the next step too, unless this one was special.
   contributors_known_ =
       contributors_known_ && !sampler_ && left_behind_.empty() && !open_->rolled_forward;
@@ -272,7 +290,7 @@ void Steps::tell_progress() {
                            .redo_ns = times_.redo.count(),
                            .transfer_ns = times_.transfer.count(),
                            .transfer_bytes = times_.transfer_bytes,
-                           .fate = 0});
+                           .incomplete = newcomers_});
     redo_began_.reset();
   }
   const bool asked =
@@ -336,6 +354,8 @@ Status Steps::change_view() {
   }
   agreed_ = true;
   repair_ = false;
+  // The results of the step before the open one may stand there until that one is committed.
+  forget_at_ = committed_ + 2;
   redo_began_ = ground_.time();
   times_.agree = *redo_began_ - *change_began_;
   return {};
@@ -352,10 +372,14 @@ void Steps::find_left_behind(const std::vector<Departure>& gone) {
         active_.members.end())
       continue;
     Inputs inputs;
-    for (size_t i = 0; i < calls.count && calls.at(i).started; ++i)
-      if (const std::byte* data = ground_.handed_in(departure.peer, calls.at(i).operation, active_))
-        inputs[calls.at(i).name] = data;
-    if (calls.count > 0 && inputs.size() == calls.count)
+    // One that completed all calls may have committed, and then written the next step's inputs.
+    bool may_have_committed = true;
+    for (size_t i = 0; i < calls.count && calls.at(i).started; ++i) {
+      const HandedIn given = ground_.handed_in(departure.peer, calls.at(i).operation, active_);
+      if (given.data != nullptr) inputs[calls.at(i).name] = given.data;
+      may_have_committed = may_have_committed && given.finished;
+    }
+    if (calls.count > 0 && inputs.size() == calls.count && !may_have_committed)
       candidates_[departure.peer] = std::move(inputs);
   }
 }
@@ -368,6 +392,10 @@ Result<Fate> Steps::exchange_reports() {
   if (open_) {
     mine.open = open_->number;
     mine.assigned_epoch = open_->assigned_epoch;
+    if (redealt_.step == open_->number) {
+      mine.redealt_epoch = redealt_.epoch;
+      mine.redeals = static_cast<uint32_t>(redealt_.all.size());
+    }
     size_t count = 0;
     for (const auto& [peer, inputs] : candidates_)
       if (count < kLeftBehindMax) mine.left_behind[count++] = peer.packed();
@@ -400,17 +428,21 @@ Status Steps::follow(const Fate& fate) {
   has_state_ = true;
   if (test_defect() != Defect::kRankReuse || active_.members.empty())
     active_ = group_of(world, fate.with_state, self_, epoch);
+  // What can fail comes first: from the end of roll_forward() on this member follows the fate.
+  auto redeals = learn_redeals(fate);
+  if (!redeals) return redeals.error();
   PLIANT_TRY(roll_forward(fate));
   left_behind_.clear();
   left_inputs_.clear();
   if (!open_) contributors_known_ = false;
-  if (!open_ || open_->rolled_forward) return {};
-  contributors_known_ = false;
-  for (size_t i = 0; i < open_calls().count; ++i) open_calls().at(i).started = false;
-  for (const PeerId peer : fate.left_behind) {
-    left_behind_.push_back(peer);
-    for (const auto& [name, data] : candidates_.at(peer)) left_inputs_[name].push_back(data);
+  if (open_ && !open_->rolled_forward) {
+    contributors_known_ = false;
+    for (size_t i = 0; i < open_calls().count; ++i) open_calls().at(i).started = false;
+    left_behind_ = counting_dead(fate, *redeals);
+    for (const PeerId peer : left_behind_)
+      for (const auto& [name, data] : candidates_.at(peer)) left_inputs_[name].push_back(data);
   }
+  redeal(fate, std::move(*redeals));
   return {};
 }
 
@@ -431,8 +463,38 @@ Status Steps::roll_forward(const Fate& fate) {
   for (size_t i = 0; i < calls.count; ++i) ordered.push_back(&calls.at(i));
   std::sort(ordered.begin(), ordered.end(),
             [](const Call* left, const Call* right) { return left->name < right->name; });
-  for (Call* call : ordered) {
+  PLIANT_TRY(pass_on(ordered, group, behind));
+  if (behind) open_->rolled_forward = true;
+  return {};
+}
+
+// On one host a shared result is there for all, as soon as one has seen it complete.
+Status Steps::pass_on(const std::vector<Call*>& calls, const Group& group, bool behind) {
+  std::vector<SharedPlace> places(calls.size());
+  if (group.one_host() && !behind)
+    for (size_t i = 0; i < calls.size(); ++i)
+      places[i] = ground_.place_of(
+          calls[i]->result, calls[i]->operation.count * size_of(calls[i]->operation.dtype));
+  if (group.one_host() && !calls.empty()) {
+    Operation tell;
+    tell.collective = Collective::kBroadcast;
+    tell.name = "pliant/places";
+    tell.input = behind ? nullptr : places.data();
+    tell.output = places.data();
+    tell.count = places.size() * sizeof(SharedPlace);
+    tell.dtype = DType::kU8;
+    PLIANT_TRY(ground_.run(tell, group, nullptr));
+  }
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Call* const call = calls[i];
     if (behind) prepare_call(*call);
+    if (places[i].owner != 0) {
+      if (behind) call->result = ground_.at(places[i]);
+      if (call->result == nullptr)
+        return invalid(fmt::format("the result '{}' is in memory of a peer that was never met",
+                                   call->name));
+      continue;
+    }
     const std::string name = "pliant/forward/" + call->name;
     Operation pass;
     pass.collective = Collective::kBroadcast;
@@ -445,7 +507,6 @@ Status Steps::roll_forward(const Fate& fate) {
     PLIANT_TRY(ground_.run(pass, group, nullptr));
     if (behind) call->result = call->own_result.get();
   }
-  if (behind) open_->rolled_forward = true;
   return {};
 }
 

@@ -6,6 +6,8 @@
 // proves that everybody has them. When the view changes, the members of the new one exchange
 // reports (membership/fate.h) and either hand the results on or run the step again from the inputs,
 // which stay untouched until the commit. New members get the registered state between two steps.
+// A step that is to keep its global batch comes back to its caller with the samples of lost members
+// before it is run again (data/redeal.h).
 //
 // Owned by a Session; called by one thread, the one that trains.
 #pragma once
@@ -20,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pliant/data/redeal.h"
 #include "pliant/data/sampler.h"
 #include "pliant/membership/fate.h"
 #include "pliant/runtime/session.h"
@@ -49,17 +52,21 @@ class Steps final {
   // epochs are consumed; an error ends the training.
   Result<bool> begin();
   uint64_t step_number() const { return open_ ? open_->number : committed_; }
-  // The numbers of this member's samples in the open step.
+  // The numbers of this member's samples in the open step; if there are more(), of those alone.
   const std::vector<uint64_t>& samples() const { return samples_; }
 
   // Hands an input in. It must not change before commit() has returned. If `output` is not null,
   // commit() copies the result there.
   Status all_reduce(std::string_view name, const void* input, void* output, size_t count,
                     DType dtype, Op op);
-  // Completes the step. An error other than kCancelled (this member is out) ends the training.
+  // Completes the step, unless there are more() samples then. An error other than kCancelled (this
+  // member is out) ends the training.
   Status commit();
+  // True after a commit() that did not end the step: it has dealt samples of lost members to this
+  // one. It adds them to what it has computed, hands all inputs in again, and commits again.
+  bool more() const { return more_; }
 
-  // Of the last committed step: valid until the next commit() begins.
+  // Of the last committed step: valid until its name is handed in again.
   Result<std::span<const std::byte>> result(std::string_view name) const;
   // Its members, the dead ones whose inputs counted included, and what they contributed.
   int contributors() const { return contributor_count_; }
@@ -100,6 +107,7 @@ class Steps final {
     uint32_t assigned_epoch = 0;
     Draw draw;
     std::vector<PeerId> dealt_to;  // the members of the draw
+    size_t redeals = 0;            // that the draw has seen
     bool rolled_forward = false;
   };
   struct State {
@@ -114,6 +122,13 @@ class Steps final {
   Result<Fate> exchange_reports();
   Status follow(const Fate& fate);
   Status roll_forward(const Fate& fate);
+  Status pass_on(const std::vector<Call*>& calls, const Group& group, bool behind);
+  // The redeals that others have made of the step that is open, and the next one.
+  Result<std::vector<Redeal>> learn_redeals(const Fate& fate);
+  void redeal(const Fate& fate, std::vector<Redeal> redeals);
+  std::vector<PeerId> counting_dead(const Fate& fate, const std::vector<Redeal>& redeals) const;
+  const std::vector<PeerId>& dealt_to(const Fate& fate) const;
+  bool keeps_batch() const { return sampler_ && sampler_->options().constant_batch; }
   void touch_state();
   Status give_state();
   Status exchange_manifest(bool has_state, Rank root);
@@ -144,6 +159,8 @@ class Steps final {
   bool has_state_ = false;
   bool spoiled_ = false;  // the state was being received, and is neither the old nor the new
   uint64_t committed_ = 0;
+  // The commit that ends the use of what departed members have left behind; 0: there is none.
+  uint64_t forget_at_ = 0;
   std::optional<Open> open_;
   Calls calls_[2];  // by the parity of the step: the open one's, and those of the one before it
   std::vector<uint64_t> samples_;
@@ -155,6 +172,13 @@ class Steps final {
   uint32_t inherited_epoch_ = 0;    // the samples of inherited_step_ were dealt out by this view
   uint64_t inherited_step_ = 0;     // that others have begun already
   std::map<uint32_t, std::vector<PeerId>> members_of_;  // of the last views
+  // The redeals of a step, which this member may be about to begin.
+  struct Redealt {
+    uint64_t step = 0;
+    uint32_t epoch = 0;  // the view by whose reports the last one was made
+    std::vector<Redeal> all;
+  } redealt_;
+  bool more_ = false;
   // Dead members that had handed everything in: their inputs, by name.
   using Inputs = std::map<std::string, const std::byte*, std::less<>>;
   std::map<PeerId, Inputs> candidates_;

@@ -83,6 +83,7 @@ std::vector<std::byte> Steps::manifest() const {
   writer.put(committed_);
   writer.put(samples_total_);
   writer.put(static_cast<uint8_t>(sampler_ ? 1 : 0));
+  writer.put(static_cast<uint8_t>(keeps_batch() ? 1 : 0));
   const auto put_bytes = [&](Bytes bytes) {
     writer.put_string({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   };
@@ -129,9 +130,13 @@ Status Steps::take_manifest(Bytes bytes) {
   const auto committed = reader.take<uint64_t>();
   const auto samples = reader.take<uint64_t>();
   const bool sampled = reader.take<uint8_t>() != 0;
+  const bool constant = reader.take<uint8_t>() != 0;
   if (sampled != sampler_.has_value())
     return differs(sampled ? "the others use a sampler, it does not"
                            : "it uses a sampler, the others do not");
+  if (constant != keeps_batch())
+    return differs(constant ? "the others keep the global batch constant, it does not"
+                            : "it keeps the global batch constant, the others do not");
   if (sampled) {
     auto state = decode_sampler_state(bytes_of(reader.take_string(kManifestBytesMax)));
     if (!state) return differs("its sampler: " + state.error().message);

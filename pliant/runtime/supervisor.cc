@@ -24,14 +24,9 @@ constexpr int kEndWaitMs = 1000;
 
 // The journal matters for as long as this machine runs, since the launcher ends with it. In memory
 // it costs no time before a view.
-Result<std::string> make_folder() {
+Result<std::unique_ptr<JobFolder>> make_folder() {
   std::error_code ignored;
-  const std::string temporary = std::filesystem::temp_directory_path(ignored).string();
-  for (const std::string& base : {std::string("/dev/shm"), temporary}) {
-    std::string path = base + "/pliant-job-XXXXXX";
-    if (!base.empty() && mkdtemp(path.data()) != nullptr) return path;
-  }
-  return system_error("cannot make a folder for the coordinator's journal");
+  return JobFolder::make({"/dev/shm", std::filesystem::temp_directory_path(ignored).string()});
 }
 
 Result<std::string> name_of(const Fd& listener) {
@@ -70,7 +65,7 @@ Status Supervisor::prepare() {
   auto folder = make_folder();
   if (!folder) return folder.error();
   folder_ = std::move(*folder);
-  options_.spec.journal = folder_ + "/journal";
+  options_.spec.journal = folder_->path() + "/journal";
   return {};
 }
 
@@ -86,8 +81,6 @@ Supervisor::~Supervisor() {
     child_->read_now();
     child_.reset();
   }
-  std::error_code ignored;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
 Status Supervisor::start() {
@@ -115,7 +108,7 @@ Status Supervisor::spawn() {
   child.group = 0;  // its own: the terminal's signals are ours to pass on
   child.wants_input = true;
   child.error = &error_;
-  child.inherited = {listener_.get()};
+  child.inherited = {listener_.get(), folder_->lock().get()};
   if (control_listener_.valid()) child.inherited.push_back(control_listener_.get());
   auto started = Child::start(loop_, child, [this](const ChildEnd& end) { on_end(end); });
   if (!started) return started.error();

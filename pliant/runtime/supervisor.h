@@ -20,6 +20,7 @@
 #include "pliant/loop/loop.h"
 #include "pliant/runtime/child.h"
 #include "pliant/runtime/coordinator_process.h"
+#include "pliant/runtime/job_files.h"
 #include "pliant/runtime/output.h"
 #include "pliant/runtime/steady_link.h"
 #include "pliant/transport/socket.h"
@@ -52,6 +53,8 @@ class Supervisor final {
   // The user's. One that asks the job to end is told to later coordinators, too.
   void signal(int signal);
   void agent_ended(uint32_t host, const std::string& reason);
+  // Another agent of the host is started; later coordinators are not told of the end before it.
+  void agent_returns(uint32_t host) { ended_agents_.erase(host); }
 
  private:
   Supervisor(Loop& loop, Output& error, Options options, OnFinish on_finish)
@@ -75,7 +78,7 @@ class Supervisor final {
   Fd control_listener_;
   std::string endpoint_;
   std::string control_endpoint_;
-  std::string folder_;  // of the journal
+  std::unique_ptr<JobFolder> folder_;  // of the journal
   std::unique_ptr<Child> child_;
   std::unique_ptr<SteadyLink> link_;
   std::optional<Loop::TimerId> restart_;

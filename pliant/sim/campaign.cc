@@ -35,6 +35,7 @@ CampaignResult run_campaign(const CampaignOptions& options,
     total.steps += history.steps;
     total.commits += history.commits;
     total.deliveries += history.deliveries;
+    total.redealt += history.redealt;
     total.epochs += history.epochs;
     for (const auto& [kind, count] : history.faults) total.faults[kind] += count;
     for (const auto& [reason, count] : history.ends) total.ends[reason] += count;
@@ -76,6 +77,7 @@ std::string to_json(const CampaignResult& result) {
   json["steps"] = result.steps;
   json["commits"] = result.commits;
   json["deliveries"] = result.deliveries;
+  json["redealt"] = result.redealt;
   json["views"] = result.epochs;
   json["faults"] = result.faults;
   json["ends"] = result.ends;

@@ -36,6 +36,7 @@ struct CampaignResult {
   uint64_t steps = 0;
   uint64_t commits = 0;
   uint64_t deliveries = 0;
+  uint64_t redealt = 0;  // commits that asked a member for more samples
   uint64_t epochs = 0;
   std::map<std::string, uint64_t> faults;      // by kind
   std::map<std::string, uint64_t> ends;        // of training loops, by the reason

@@ -58,7 +58,10 @@ void Coordinator::start() {
 }
 
 void Coordinator::from_worker(uint64_t life, const RosterEvent::Any& event) {
-  if (up() && life == life_) handle(event);
+  if (!up() || life != life_) return;
+  if (const auto* joined = std::get_if<RosterEvent::Joined>(&event))
+    herald_.joined(joined->member.id, joined->epoch);
+  handle(event);
 }
 
 void Coordinator::from_agent(const RosterEvent::Any& event) {
@@ -119,8 +122,8 @@ void Coordinator::publish(const RosterAction::Publish& publish) {
     text += fmt::format(", without {} ({}{})", pliant::to_string(gone.peer), gone.reason,
                         gone.ended ? ", ended" : "");
   world_.note(fmt::format("coordinator: epoch {}:{}", number(publish.view.epoch), text));
-  for (const PeerId peer : publish.to)
-    callbacks_.send(peer, ViewDecided{publish.view, publish.gone});
+  for (const Herald::Telling& telling : herald_.tell(publish.view, publish.gone, publish.to))
+    for (const PeerId peer : telling.to) callbacks_.send(peer, telling.message);
 }
 
 void Coordinator::plan_tick() {
@@ -154,6 +157,7 @@ void Coordinator::restart() {
                           "the coordinator cannot go on: " + restored.error().message);
   world_.note("the coordinator is back");
   roster_.emplace(std::move(*restored));
+  herald_ = Herald(roster_->view());
   ++life_;
   for (uint32_t host = 0; host < world_.scenario.hosts.size(); ++host)
     handle(RosterEvent::HostReady{host});

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "pliant/membership/roster.h"
-#include "pliant/runtime/control.h"
+#include "pliant/runtime/herald.h"
 #include "pliant/sim/judge.h"
 #include "pliant/sim/world.h"
 
@@ -70,6 +70,7 @@ class Coordinator final {
   Judge& judge_;
   const Callbacks callbacks_;
   std::optional<Roster> roster_;
+  Herald herald_;
   std::vector<std::byte> log_;  // the last snapshot
   uint64_t life_ = 1;
   bool crash_at_next_view_ = false;

@@ -19,11 +19,17 @@ constexpr Duration kStartMin = milliseconds(1);
 constexpr Duration kStartMax = milliseconds(30);
 constexpr size_t kWorkersMax = 150;  // no more faults from there on
 
+Scenario draw_scenario(const HistoryOptions& options) {
+  Scenario drawn = Scenario::draw(options.seed, options.members);
+  if (options.constant_batch) drawn.sampler.constant_batch = *options.constant_batch;
+  return drawn;
+}
+
 }  // namespace
 
 History::History(const HistoryOptions& options)
     : options_(options),
-      world_(Scenario::draw(options.seed, options.members)),
+      world_(draw_scenario(options)),
       judge_(world_),
       network_(world_),
       coordinator_(world_, judge_,
@@ -65,6 +71,7 @@ HistoryResult History::run() {
   result.steps = judge_.steps();
   result.commits = judge_.commits();
   result.deliveries = world_.deliveries - first_delivery_;
+  result.redealt = world_.redealt;
   result.events = world_.timeline.events();
   result.epochs = number(judge_.newest().epoch);
   result.faults = world_.faults;

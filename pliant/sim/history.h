@@ -22,6 +22,7 @@ struct HistoryOptions {
   uint64_t seed = 1;
   uint32_t members = 0;  // 0: drawn
   uint64_t steps = 5;    // that every member must commit after the world has healed
+  std::optional<bool> constant_batch = {};  // otherwise drawn
   // Instead of the drawn faults: none, or one kill exactly before this delivery.
   bool calm = false;
   std::optional<uint64_t> kill_at = {};
@@ -32,6 +33,7 @@ struct HistoryResult {
   uint64_t steps = 0;    // distinct committed ones
   uint64_t commits = 0;  // by all members together
   uint64_t deliveries = 0;
+  uint64_t redealt = 0;  // commits that asked a member for more samples
   uint64_t events = 0;
   uint32_t epochs = 0;
   std::map<std::string, uint64_t> faults;

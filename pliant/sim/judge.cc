@@ -102,7 +102,17 @@ void Judge::begun(int member, uint64_t step, const std::vector<uint64_t>& sample
     return;
   }
   known.node = node;
-  known.begun.push_back({step, node, samples});
+  known.begun.push_back({step, node, {samples}});
+}
+
+void Judge::dealt_more(int member, uint64_t step, const std::vector<uint64_t>& samples) {
+  Known& known = members_.at(static_cast<size_t>(member));
+  if (known.begun.empty() || known.begun.back().step != step || samples.empty() ||
+      !world_.scenario.sampler.constant_batch)
+    return world_.violate(Promise::kS5,
+                          fmt::format("{} is dealt more samples of step {}, of which it has none",
+                                      name(member), step));
+  known.begun.back().samples.push_back(samples);
 }
 
 const Judge::Begun* Judge::find_begun(int member, uint64_t step) const {
@@ -113,49 +123,90 @@ const Judge::Begun* Judge::find_begun(int member, uint64_t step) const {
   return nullptr;
 }
 
+// Those of the samples that were dealt to the contributors: of each the first part, and each
+// further one if all of it is among them.
+std::optional<std::set<uint64_t>> Judge::dealt_of(const Node& parent, const Parts& parts,
+                                                  const std::string& who) {
+  std::set<uint64_t> dealt;
+  for (const int contributor : parts.first) {
+    const Begun* const begun = find_begun(contributor, parent.step + 1);
+    if (begun == nullptr || begun->node != &parent) {
+      world_.violate(
+          Promise::kS2,
+          fmt::format("{} commits step {} with a part of {}, which {}", who, parent.step + 1,
+                      contributor < static_cast<int>(members_.size()) ? name(contributor)
+                                                                      : std::string("nobody"),
+                      begun == nullptr ? "has not begun it" : "has begun it with another state"));
+      return std::nullopt;
+    }
+    for (const std::vector<uint64_t>& part : begun->samples) {
+      const bool counts =
+          std::ranges::all_of(part, [&](uint64_t sample) { return parts.second.contains(sample); });
+      if (&part != &begun->samples.front() && !counts) break;
+      dealt.insert(part.begin(), part.end());
+    }
+  }
+  return dealt;
+}
+
+// Where nothing is put off, a step has the same samples as in a job that nothing happens to.
+bool Judge::has_whole_batch(const Node& node, const std::set<uint64_t>& samples) {
+  const auto undisturbed =
+      Sampler::make(world_.scenario.sampler, {.epoch = node.epoch, .cursor = node.consumed_count});
+  const std::vector<uint64_t> batch = undisturbed->indices(undisturbed->draw(1), 0);
+  if (samples == std::set(batch.begin(), batch.end())) return true;
+  world_.violate(Promise::kS5, fmt::format("step {} has samples {}; its batch is {}", node.step,
+                                           fmt::join(samples, ","), fmt::join(batch, ",")));
+  return false;
+}
+
+bool Judge::consume(Node& node, const std::set<uint64_t>& samples) {
+  if (world_.scenario.sampler.constant_batch && !has_whole_batch(node, samples)) return false;
+  for (const uint64_t sample : samples) {
+    if (node.consumed.at(sample)) {
+      world_.violate(Promise::kS5,
+                     fmt::format("step {} uses sample {}, which an earlier step of "
+                                 "the same epoch has used; {} of {} are used",
+                                 node.step, sample, node.consumed_count, node.consumed.size()));
+      return false;
+    }
+    node.consumed[sample] = true;
+    ++node.consumed_count;
+  }
+  if (node.consumed_count < node.consumed.size()) return true;
+  ++node.epoch;
+  node.consumed.assign(node.consumed.size(), false);
+  node.consumed_count = 0;
+  return true;
+}
+
 // The step from `parent` by these contributors, computed serially.
-Judge::Node* Judge::replay(Node& parent, const std::set<int>& contributors,
-                           const std::string& who) {
-  if (const auto at = parent.children.find(contributors); at != parent.children.end())
+Judge::Node* Judge::replay(Node& parent, const Parts& parts, const std::string& who) {
+  if (const auto at = parent.children.find(parts); at != parent.children.end())
     return at->second.get();
+  const auto dealt = dealt_of(parent, parts, who);
+  if (!dealt) return nullptr;
+  if (*dealt != parts.second) {
+    world_.violate(
+        Promise::kS3,
+        fmt::format("{} is told that step {} has samples {}; its contributors had {}", who,
+                    parent.step + 1, fmt::join(parts.second, ","), fmt::join(*dealt, ",")));
+    return nullptr;
+  }
   auto node = std::make_unique<Node>();
   node->parent = &parent;
   node->step = parent.step + 1;
   node->state = parent.state;
+  node->epoch = parent.epoch;
   node->consumed = parent.consumed;
   node->consumed_count = parent.consumed_count;
-  for (const int contributor : contributors) {
-    const Begun* const begun = find_begun(contributor, node->step);
-    if (begun == nullptr || begun->node != &parent) {
-      world_.violate(
-          Promise::kS2,
-          fmt::format("{} commits step {} with a part of {}, which {}", who, node->step,
-                      contributor < static_cast<int>(members_.size()) ? name(contributor)
-                                                                      : std::string("nobody"),
-                      begun == nullptr ? "has not begun it" : "has begun it with another state"));
-      return nullptr;
-    }
-    for (const uint64_t sample : begun->samples) {
-      for (size_t i = 0; i < node->state.size(); ++i)
-        node->state[i] += gradient(sample, i, parent.state[i]);
-      if (node->consumed.at(sample)) {
-        world_.violate(Promise::kS5, fmt::format("step {} uses sample {}, which an earlier step of "
-                                                 "the same epoch has used; {} of {} are used",
-                                                 node->step, sample, node->consumed_count,
-                                                 node->consumed.size()));
-        return nullptr;
-      }
-      node->consumed[sample] = true;
-      ++node->consumed_count;
-    }
-  }
-  if (node->consumed_count == node->consumed.size()) {
-    node->consumed.assign(node->consumed.size(), false);
-    node->consumed_count = 0;
-  }
+  for (const uint64_t sample : *dealt)
+    for (size_t i = 0; i < node->state.size(); ++i)
+      node->state[i] += gradient(sample, i, parent.state[i]);
+  if (!consume(*node, *dealt)) return nullptr;
   by_step_[node->step].push_back(node.get());
   ++steps_;
-  return parent.children.emplace(contributors, std::move(node)).first->second.get();
+  return parent.children.emplace(parts, std::move(node)).first->second.get();
 }
 
 void Judge::committed(int member, const Commit& commit, const Vector& state_after) {
@@ -176,9 +227,13 @@ void Judge::committed(int member, const Commit& commit, const Vector& state_afte
                    fmt::format("{} is told of {} samples in step {}; the result has "
                                "{}",
                                who, commit.reported_samples, commit.step, commit.counted_samples));
+  if (commit.samples.size() != commit.reported_samples)
+    world_.violate(Promise::kS5,
+                   fmt::format("{} is told of {} samples in step {}, {} of them different", who,
+                               commit.reported_samples, commit.step, commit.samples.size()));
   if (!world_.violations.empty()) return;
   auto* const parent = const_cast<Node*>(known.node);
-  const Node* const node = replay(*parent, commit.contributors, who);
+  const Node* const node = replay(*parent, {commit.contributors, commit.samples}, who);
   if (node == nullptr) return;
   for (size_t i = 0; i < commit.result.size(); ++i)
     if (commit.result[i] != node->state[i] - parent->state[i])
@@ -206,7 +261,7 @@ void Judge::compare_with_view(int member, const Node& node) {
     return world_.violate(
         Promise::kS2,
         fmt::format("{} and member {} are in epoch {} and have committed step {} "
-                    "with different contributors",
+                    "with different contributors or samples",
                     name(member), pliant::to_string(other.peer), number(newest_.epoch), node.step));
   }
 }

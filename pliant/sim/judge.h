@@ -2,14 +2,15 @@
 // compare it with a serial replay.
 //
 // The replay is a tree: a node is the state after a committed step, its children differ in who
-// contributed to the next one. Members of the newest view must all be on one branch. A member that
-// is out of the view may have committed a step that the others did again without it: a branch that
-// nobody goes on with. Owned by a History; one thread.
+// contributed which samples to the next one. Members of the newest view must all be on one branch.
+// A member that is out of the view may have committed a step that the others did again without it:
+// a branch that nobody goes on with. Owned by a History; one thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -41,6 +42,7 @@ class Judge final {
     uint64_t counted_samples = 0;   // as added up by the operation
     int reported_contributors = 0;  // as the member was told
     uint64_t reported_samples = 0;
+    std::set<uint64_t> samples;  // as the member was told, too
   };
 
   explicit Judge(World& world);
@@ -51,6 +53,8 @@ class Judge final {
   void published(const View& view);
   void installed(int member, const View& view);
   void begun(int member, uint64_t step, const std::vector<uint64_t>& samples, const Vector& state);
+  // A step with a constant batch has dealt further samples to a member that has begun it.
+  void dealt_more(int member, uint64_t step, const std::vector<uint64_t>& samples);
   void committed(int member, const Commit& commit, const Vector& state_after);
 
   uint64_t commits() const { return commits_; }
@@ -59,18 +63,22 @@ class Judge final {
   uint64_t committed_by(int member) const;
 
  private:
+  // Contributors and samples: a member that is lost may have committed a step with fewer samples of
+  // the same members than the others after it.
+  using Parts = std::pair<std::set<int>, std::set<uint64_t>>;
   struct Node {
     const Node* parent = nullptr;
     uint64_t step = 0;
     Vector state;
-    std::vector<bool> consumed;  // samples of the running epoch
+    uint64_t epoch = 0;          // of training
+    std::vector<bool> consumed;  // its samples
     uint64_t consumed_count = 0;
-    std::map<std::set<int>, std::unique_ptr<Node>> children;  // by contributors
+    std::map<Parts, std::unique_ptr<Node>> children;
   };
   struct Begun {
     uint64_t step = 0;
     const Node* node = nullptr;
-    std::vector<uint64_t> samples;
+    std::vector<std::vector<uint64_t>> samples;  // at first, and each time that there were more
   };
   struct Known {
     PeerId peer;
@@ -80,7 +88,11 @@ class Judge final {
   };
 
   const Node* find_state(uint64_t step, const Vector& state) const;
-  Node* replay(Node& parent, const std::set<int>& contributors, const std::string& who);
+  Node* replay(Node& parent, const Parts& parts, const std::string& who);
+  std::optional<std::set<uint64_t>> dealt_of(const Node& parent, const Parts& parts,
+                                             const std::string& who);
+  bool consume(Node& node, const std::set<uint64_t>& samples);
+  bool has_whole_batch(const Node& node, const std::set<uint64_t>& samples);
   const Begun* find_begun(int member, uint64_t step) const;
   void compare_with_view(int member, const Node& node);
   std::string name(int member) const;

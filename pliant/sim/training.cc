@@ -28,17 +28,16 @@ Slice slice(size_t model, int operations, int index) {
   return {model * at / parts, model * (at + 1) / parts};
 }
 
-Vector input_of(const Slice& range, const Vector& state, const std::vector<uint64_t>& samples,
-                int member) {
-  Vector input(range.end - range.begin + kTrailer, 0);
+// Adds the gradients of samples to an input, which may have those of others already.
+void add_samples(Vector& input, const Slice& range, const Vector& state,
+                 const std::vector<uint64_t>& samples, int member) {
   for (const uint64_t sample : samples)
     for (size_t i = range.begin; i < range.end; ++i)
       input[i - range.begin] += gradient(sample, i, state[i]);
   int64_t* const trailer = &input[range.end - range.begin];
-  trailer[0] = static_cast<int64_t>(samples.size());
+  trailer[0] += static_cast<int64_t>(samples.size());
   PLIANT_CHECK(member < 3 * kBitsEach, "a history has a bounded number of members");
   trailer[1 + member / kBitsEach] = int64_t{1} << (member % kBitsEach);
-  return input;
 }
 
 std::set<int> contributors_of(const int64_t* trailer) {
@@ -103,6 +102,54 @@ int Worker::judge_end(const Error& error) {
   return 1;
 }
 
+// What the results of a step say about themselves.
+Judge::Commit Worker::commit_of(const Steps& steps, const std::vector<Vector>& outputs) {
+  Judge::Commit commit;
+  commit.step = steps.committed();
+  commit.reported_contributors = steps.contributors();
+  commit.reported_samples = steps.contributed_samples();
+  for (const uint64_t sample : steps.committed_samples()) commit.samples.insert(sample);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const int64_t* const trailer = &outputs[i][outputs[i].size() - kTrailer];
+    if (i == 0) {
+      commit.contributors = contributors_of(trailer);
+      commit.counted_samples = static_cast<uint64_t>(trailer[0]);
+    } else if (contributors_of(trailer) != commit.contributors) {
+      around_.world.violate(
+          Promise::kS3,
+          fmt::format("the operations of step {} have different contributors", commit.step));
+    }
+    commit.result.insert(commit.result.end(), outputs[i].begin(),
+                         outputs[i].end() - static_cast<std::ptrdiff_t>(kTrailer));
+  }
+  return commit;
+}
+
+// Computes, hands in and commits, as often as there are more samples.
+Status Worker::train_step(Steps& steps, const Vector& state, std::vector<Vector>& inputs,
+                          std::vector<Vector>& outputs) {
+  const Scenario& scenario = around_.world.scenario;
+  while (true) {
+    sleep(around_.world.prng.duration(scenario.compute_min, scenario.compute_max));
+    for (int i = 0; i < scenario.operations && !dead_; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const Slice range = slice(scenario.model, scenario.operations, i);
+      if (!steps.more()) inputs[at].assign(range.end - range.begin + kTrailer, 0);
+      add_samples(inputs[at], range, state, steps.samples(), index_);
+      outputs[at].assign(inputs[at].size(), 0);
+      const Status handed =
+          steps.all_reduce(fmt::format("gradient{}", i), inputs[at].data(), outputs[at].data(),
+                           inputs[at].size(), DType::kI64, Op::kSum);
+      PLIANT_CHECK(handed.ok() || dead_, "an input is handed in");
+      dawdle();
+    }
+    Status done = steps.commit();
+    if (dead_ || !done || !steps.more()) return done;
+    ++around_.world.redealt;
+    around_.judge.dealt_more(index_, steps.step_number(), steps.samples());
+  }
+}
+
 int Worker::train_steps() {
   const Scenario& scenario = around_.world.scenario;
   Steps::Options options;
@@ -117,8 +164,6 @@ int Worker::train_steps() {
   for (const Status& status : registered) PLIANT_CHECK(status.ok(), "the state is registered");
   std::vector<Vector> inputs(static_cast<size_t>(scenario.operations));
   std::vector<Vector> outputs(inputs.size());
-  std::vector<std::string> names;
-  for (int i = 0; i < scenario.operations; ++i) names.push_back(fmt::format("gradient{}", i));
   while (true) {
     const auto begun = steps.begin();
     if (dead_) return 1;
@@ -127,44 +172,16 @@ int Worker::train_steps() {
       ++around_.world.ends["out"];
       return 0;
     }
-    const uint64_t step = steps.step_number();
-    around_.judge.begun(index_, step, steps.samples(), state);
-    sleep(around_.world.prng.duration(scenario.compute_min, scenario.compute_max));
-    for (int i = 0; i < scenario.operations && !dead_; ++i) {
-      const auto at = static_cast<size_t>(i);
-      inputs[at] =
-          input_of(slice(scenario.model, scenario.operations, i), state, steps.samples(), index_);
-      outputs[at].assign(inputs[at].size(), 0);
-      const Status handed = steps.all_reduce(names[at], inputs[at].data(), outputs[at].data(),
-                                             inputs[at].size(), DType::kI64, Op::kSum);
-      PLIANT_CHECK(handed.ok() || dead_, "an input is handed in");
-      dawdle();
-    }
-    const Status done = steps.commit();
+    around_.judge.begun(index_, steps.step_number(), steps.samples(), state);
+    const Status done = train_step(steps, state, inputs, outputs);
     if (dead_) return 1;
     if (!done) return judge_end(done.error());
-    Judge::Commit commit;
-    commit.step = step;
-    commit.reported_contributors = steps.contributors();
-    commit.reported_samples = steps.contributed_samples();
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const int64_t* const trailer = &outputs[i][outputs[i].size() - kTrailer];
-      if (i == 0) {
-        commit.contributors = contributors_of(trailer);
-        commit.counted_samples = static_cast<uint64_t>(trailer[0]);
-      } else if (contributors_of(trailer) != commit.contributors) {
-        around_.world.violate(
-            Promise::kS3,
-            fmt::format("the operations of step {} have different contributors", step));
-      }
-      commit.result.insert(commit.result.end(), outputs[i].begin(),
-                           outputs[i].end() - static_cast<std::ptrdiff_t>(kTrailer));
-    }
+    const Judge::Commit commit = commit_of(steps, outputs);
     for (size_t i = 0; i < state.size(); ++i) state[i] += commit.result[i];
     ++counter[0];
-    if (static_cast<uint64_t>(counter[0]) != step)
-      around_.world.violate(Promise::kS2,
-                            fmt::format("the small state of step {} says {}", step, counter[0]));
+    if (static_cast<uint64_t>(counter[0]) != commit.step)
+      around_.world.violate(
+          Promise::kS2, fmt::format("the small state of step {} says {}", commit.step, counter[0]));
     around_.judge.committed(index_, commit, state);
     if (around_.world.healed) ++committed_since_heal_;
   }

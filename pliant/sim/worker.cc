@@ -319,7 +319,8 @@ void Worker::tell(const Message& message) {
   if (const auto* progress = std::get_if<Progress>(&message))
     report(RosterEvent::Progress{progress->step});
   if (const auto* recovered = std::get_if<Recovered>(&message))
-    report(RosterEvent::Recovered{.epoch = recovered->epoch, .step = recovered->step});
+    report(RosterEvent::Recovered{
+        .epoch = recovered->epoch, .step = recovered->step, .incomplete = recovered->incomplete});
 }
 
 // ---- The line to the coordinator --------------------------------------------------------------
@@ -339,7 +340,7 @@ void Worker::dial() {
   }
   retry_ = milliseconds(5);
   life_ = around_.coordinator.life();
-  report(RosterEvent::Joined{self_, known_epoch_});
+  report(RosterEvent::Joined{self_, number(known_.epoch)});
   for (const PeerId peer : suspects_)
     report(RosterEvent::Suspected{id(), peer, "was lost while the coordinator was away"});
 }
@@ -382,18 +383,9 @@ void Worker::unblock_control() {
 
 void Worker::on_message(const Message& message) {
   if (const auto* decided = std::get_if<ViewDecided>(&message)) {
-    const uint32_t epoch = number(decided->view.epoch);
-    if (epoch <= known_epoch_ && test_defect() != Defect::kViewTwice) return;
-    if (!member_ && decided->view.rank_of(id()) < 0) return;
-    known_epoch_ = epoch;
-    if (!member_) {
-      member_ = true;
-      first_view_ = decided->view;
-    } else if (first_view_ && number(first_view_->epoch) >= epoch) {
-      return;
-    } else {
-      view_decided(*decided);
-    }
+    take_view(*decided);
+  } else if (const auto* changed = std::get_if<ViewChanged>(&message)) {
+    take_change(*changed);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     out_ = Error{Code::kCancelled, refused->reason, {}, view_.epoch};
     executor_->interrupt(out_.error());
@@ -402,6 +394,27 @@ void Worker::on_message(const Message& message) {
   } else if (const auto* paused = std::get_if<Paused>(&message)) {
     if (member_) paused_ = paused->reason;
   }
+}
+
+void Worker::take_view(const ViewDecided& decided) {
+  if (decided.view.epoch <= known_.epoch && test_defect() != Defect::kViewTwice) return;
+  if (!member_ && decided.view.rank_of(id()) < 0) return;
+  known_ = decided.view;
+  if (!member_) {
+    member_ = true;
+    first_view_ = decided.view;
+  } else if (!first_view_ || first_view_->epoch < decided.view.epoch) {
+    view_decided(decided);
+  }
+}
+
+void Worker::take_change(const ViewChanged& changed) {
+  if (!member_ || changed.delta.epoch <= known_.epoch) return;
+  const auto decided = complete(changed, known_);
+  if (decided) return take_view(*decided);
+  around_.world.note(fmt::format("{} asks for the whole view: {}", pliant::to_string(id()),
+                                 decided.error().message));
+  report(RosterEvent::Joined{self_, number(known_.epoch)});
 }
 
 void Worker::meet(const std::vector<pliant::Member>& members) {

@@ -64,7 +64,7 @@ class Worker final : public StepGround, public Endpoint, private Sink {
   bool newer_view() const override { return newest_epoch_ != installed_epoch_; }
   Result<ViewChange> await_view() override;
   void install(const ViewChange& change) override;
-  const std::byte* handed_in(PeerId, const Operation&, const Group&) override { return nullptr; }
+  HandedIn handed_in(PeerId, const Operation&, const Group&) override { return {}; }
   void tell(const Message& message) override;
   Instant time() const override { return around_.world.timeline.now(); }
 
@@ -86,6 +86,9 @@ class Worker final : public StepGround, public Endpoint, private Sink {
   // The training loop.
   void train();
   int train_steps();
+  Status train_step(Steps& steps, const Vector& state, std::vector<Vector>& inputs,
+                    std::vector<Vector>& outputs);
+  Judge::Commit commit_of(const Steps& steps, const std::vector<Vector>& outputs);
   bool join();
   int judge_end(const Error& error);
   void leave();
@@ -103,6 +106,8 @@ class Worker final : public StepGround, public Endpoint, private Sink {
   void dial();
   void report(const RosterEvent::Any& event);
   void on_message(const Message& message);
+  void take_view(const ViewDecided& decided);
+  void take_change(const ViewChanged& changed);
   void view_decided(const ViewDecided& decided);
   void meet(const std::vector<pliant::Member>& members);
   void enter_view(const View& view);
@@ -123,7 +128,7 @@ class Worker final : public StepGround, public Endpoint, private Sink {
   std::optional<View> first_view_;
   uint32_t newest_epoch_ = 0;
   uint32_t installed_epoch_ = 0;
-  uint32_t known_epoch_ = 0;  // of the newest view that came over the line
+  View known_;  // the newest that came over the line
   Instant newest_since_{};
   Status out_;
   std::string paused_;

@@ -58,6 +58,7 @@ Scenario Scenario::draw(uint64_t seed, uint32_t members) {
   drawn.streams = prng.chance(50) ? 1 : 4;
   drawn.two_phases = prng.chance(70);
   drawn.sent_on_arrival = prng.chance(70);
+  drawn.sampler.constant_batch = prng.chance(50);
   return drawn;
 }
 

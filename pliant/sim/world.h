@@ -61,6 +61,7 @@ struct World {
   std::map<std::string, uint64_t> faults;  // by kind
   std::map<std::string, uint64_t> ends;    // of training loops, by the reason
   uint64_t deliveries = 0;
+  uint64_t redealt = 0;  // commits that asked a member for more samples
   bool healed = false;
 
   void note(const std::string& text);

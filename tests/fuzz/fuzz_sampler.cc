@@ -1,15 +1,33 @@
-// The decoder of a sampler's state: whatever the bytes, it returns; what it accepts has one
-// encoding and is the beginning of a step that can be committed.
+// The decoders of a sampler's state and of redeals: whatever the bytes, they return. A state that
+// is accepted has one encoding and is the beginning of a step that can be committed; redeals lose
+// no position, whatever parts they give.
 #include <algorithm>
 #include <cstdint>
 #include <span>
 
 #include "pliant/base/check.h"
+#include "pliant/data/redeal.h"
 #include "pliant/data/sampler.h"
+
+namespace {
+
+void redeal_by(pliant::Bytes bytes) {
+  using namespace pliant;
+  constexpr size_t kMembers = 3;
+  const auto redeals = decode_redeals(bytes, bytes.size() / kMembers, kMembers);
+  if (!redeals) return;
+  PLIANT_CHECK(std::ranges::equal(encode(*redeals), bytes), "redeals have one encoding");
+  Draw draw{.epoch = 0, .members = {{{0, 3}}, {{3, 5}}, {{5, 7}}}};
+  for (const Redeal& redeal : *redeals) apply(redeal, draw);
+  PLIANT_CHECK(draw.samples() == 7, "a redeal loses nothing and adds nothing");
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pliant;
   const Bytes bytes = std::as_bytes(std::span(data, size));
+  redeal_by(bytes);
   const auto state = decode_sampler_state(bytes);
   if (!state) return 0;
   PLIANT_CHECK(std::ranges::equal(encode(*state), bytes), "a state has one encoding");

@@ -9,32 +9,16 @@ import pathlib
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
 import time
 import unittest
 
+from elastic_job import PATIENCE_S, SAMPLES, alive, last_records
+
 BUILD = pathlib.Path(os.environ.get("PLIANT_BUILD_DIR", "build/release")).absolute()
 PLIANT = os.environ.get("PLIANT_PROGRAM") or str(BUILD / "pliant")
-# Only a hang is cut off by this; nothing is expected to come near it.
-PATIENCE_S = 120
-SAMPLES = 10000
-RECORD = struct.Struct("<QIIQQQqqqqQ")
-STEP = 0
-
-
-def state_of(pid):
-    """One letter, as ps shows it; nothing if there is no such process."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
-    except (OSError, IndexError):
-        return ""
-
-
-def alive(pid):
-    return state_of(pid) not in ("", "Z", "X")
 
 
 class Job:
@@ -98,13 +82,7 @@ class Job:
 
     def step(self):
         """The last that anybody wrote down; it does not need the coordinator."""
-        newest = 0
-        for name in os.listdir(self.records):
-            data = pathlib.Path(self.records, name).read_bytes()
-            whole = len(data) // RECORD.size * RECORD.size
-            if whole:
-                newest = max(newest, RECORD.unpack(data[whole - RECORD.size:whole])[STEP])
-        return newest
+        return max((made["step"] for made in last_records(self.records).values()), default=0)
 
     def await_steps(self, count):
         target = self.step() + count
@@ -405,6 +383,24 @@ class CoordinatorDies(unittest.TestCase):
             time.sleep(0.01)
         self.assertEqual([pid for pid in pids if alive(pid)], [])
         self.assertFalse(os.path.exists(os.path.dirname(journal)))
+
+    def test_what_two_kills_leave_behind_is_removed_by_the_next_job(self):
+        job = Job(self, 2, "--max", "3")
+        status = job.await_members(2)
+        folder = os.path.dirname(job.journal(status["coordinator_pid"]))
+        # The lock on the folder is the coordinator's, too.
+        held = [os.readlink(fd)
+                for fd in pathlib.Path(f"/proc/{status['coordinator_pid']}/fd").iterdir()]
+        self.assertIn(folder, held)
+        # Neither sees the other's end.
+        job.process.send_signal(signal.SIGSTOP)
+        self.kill(status["coordinator_pid"])
+        job.process.kill()
+        job.wait()
+        after = Job(self, 2, "--max", "3")
+        after.await_members(2)
+        self.assertFalse(os.path.exists(folder))
+        after.stop()
 
 
 if __name__ == "__main__":

@@ -99,6 +99,23 @@ Segment* ShmTransport::segment_of(PeerId peer) {
   return link == nullptr ? nullptr : link->segment.get();
 }
 
+std::optional<PeerId> ShmTransport::owner_of(const std::byte* memory, size_t bytes) const {
+  if (own_.contains(memory, bytes)) return options_.self;
+  for (const Link* link : order_)
+    if (link->segment && link->segment->contains(memory, bytes)) return link->peer;
+  return std::nullopt;
+}
+
+void ShmTransport::drop_lost(std::span<const PeerId> kept) {
+  loop_.assert_held();
+  std::erase_if(order_, [&](const Link* link) {
+    const PeerId peer = link->peer;
+    if (!link->lost || std::find(kept.begin(), kept.end(), peer) != kept.end()) return false;
+    links_.erase(peer);
+    return true;
+  });
+}
+
 void ShmTransport::add_peer(const Member& member) {
   loop_.assert_held();
   Link& link = add_link(member.id);
@@ -132,8 +149,10 @@ void ShmTransport::dial(Link& link, const std::string& name, Instant give_up) {
 
 void ShmTransport::retry_dial(Link& link, const std::string& name, Instant give_up,
                               Duration after) {
-  retries_.push_back(loop_.at(now() + after, [this, &link, name, give_up] {
-    if (!link.lost && !link.connected && !link.socket.valid()) dial(link, name, give_up);
+  retries_.push_back(loop_.at(now() + after, [this, peer = link.peer, name, give_up] {
+    Link* known = find(peer);
+    if (known != nullptr && !known->lost && !known->connected && !known->socket.valid())
+      dial(*known, name, give_up);
   }));
 }
 
@@ -278,9 +297,10 @@ void ShmTransport::send(PeerId to, const Frame& frame, std::span<const std::byte
     link = &add_link(to);
     // Not from inside send(): the caller is not prepared for it.
     retries_.push_back(loop_.at(now(), [this, to] {
-      lose(*find(to),
-           {Code::kPeerLost, fmt::format("peer {} is not known on this host", to_string(to)), to,
-            options_.epoch});
+      if (Link* unknown = find(to))
+        lose(*unknown,
+             {Code::kPeerLost, fmt::format("peer {} is not known on this host", to_string(to)), to,
+              options_.epoch});
     }));
   }
   if (link->lost) return;

@@ -8,6 +8,8 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -48,8 +50,13 @@ class ShmTransport final : public Transport {
   bool linked(PeerId peer) const override;
   const char* name() const override { return "shm"; }
 
-  // The peer's segment; null until the two have met, and kept after its death.
+  // The peer's segment; null until the two have met. It outlives the peer until drop_lost().
   Segment* segment_of(PeerId peer);
+  // Whose segment holds this memory.
+  std::optional<PeerId> owner_of(const std::byte* memory, size_t bytes) const;
+  // Forgets the lost peers that are not in `kept`, with their segments: nobody may hold memory of
+  // theirs any more. Not from inside a call of the sink.
+  void drop_lost(std::span<const PeerId> kept);
   // Wakes the peer if it sleeps.
   void wake(PeerId peer);
 

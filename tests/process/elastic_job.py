@@ -1,0 +1,209 @@
+"""`pliant run` with chaos workers, for tests and measurements: what they wrote down, how to wait
+for it, and the judgement of it."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+
+# Only a hang is cut off by this; nothing is expected to come near it.
+PATIENCE_S = 120
+SAMPLES = 10000  # of an epoch
+RECORD = struct.Struct("<QIIQQQqqqqQ")
+FIELDS = ("step", "epoch", "members", "samples", "sample_sum", "state", "committed", "agree",
+          "redo", "transfer", "begun")
+
+
+def state_of(pid):
+    """One letter, as ps shows it; nothing if there is no such process."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
+    except (OSError, IndexError):
+        return ""
+
+
+def alive(pid):
+    return state_of(pid) not in ("", "Z", "X")
+
+
+def read_records(folder):
+    """The commits of each worker as dictionaries, by pid."""
+    found = {}
+    for name in os.listdir(folder):
+        data = pathlib.Path(folder, name).read_bytes()
+        whole = len(data) // RECORD.size * RECORD.size
+        found[int(name)] = [dict(zip(FIELDS, row)) for row in RECORD.iter_unpack(data[:whole])]
+    return found
+
+
+def tail_records(folder, count, pids=None):
+    """The last commits of each worker that has any, or of these, by pid."""
+    found = {}
+    for name in os.listdir(folder) if pids is None else map(str, pids):
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                whole = os.fstat(file.fileno()).st_size // RECORD.size
+                first = max(0, whole - count)
+                file.seek(first * RECORD.size)
+                data = file.read((whole - first) * RECORD.size)
+        except FileNotFoundError:
+            continue
+        if data:
+            found[int(name)] = [dict(zip(FIELDS, row)) for row in RECORD.iter_unpack(data)]
+    return found
+
+
+def last_records(folder, pids=None):
+    """The last commit of each, by pid."""
+    return {pid: made[-1] for pid, made in tail_records(folder, 1, pids).items()}
+
+
+class Job:
+    """A running job in folders of its own; `with` ends it and removes them."""
+
+    def __init__(self, pliant, members, run_options=(), worker_options=(), command=None,
+                 patience=PATIENCE_S):
+        self.pliant = pliant
+        self.patience = patience
+        self.directory = tempfile.mkdtemp(prefix="pliant-elastic-")
+        self.folder = os.path.join(self.directory, "records")
+        os.mkdir(self.folder)
+        worker = [pliant, "chaos-worker", "--records", self.folder, *worker_options]
+        self.process = subprocess.Popen(
+            [pliant, "run", "-n", str(members), "--no-prefix", *run_options, "--",
+             *(command(worker) if command else worker)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment())
+        self.lines = []
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        self.cut_off = None
+        if patience:
+            self.cut_off = threading.Timer(patience, self.process.kill)
+            self.cut_off.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end(signal.SIGINT)
+        self.remove()
+
+    def environment(self):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
+        return {**kept, "XDG_RUNTIME_DIR": self.directory, "HOME": self.directory}
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    def text(self):
+        return "".join(self.lines)
+
+    # What the workers wrote down.
+
+    def records(self):
+        return read_records(self.folder)
+
+    def newest(self):
+        return max(last_records(self.folder).values(), key=lambda record: record["step"],
+                   default=None)
+
+    def await_that(self, condition):
+        """Waits until the condition holds, and returns what it returned; the job's end is a
+        fault."""
+        deadline = time.monotonic() + (self.patience or PATIENCE_S)
+        while True:
+            found = condition()
+            if found:
+                return found
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the job ended or hung at {self.newest()}: {self.text()}")
+            time.sleep(0.003)
+
+    def await_step(self, step, members=None):
+        """The newest commit, once somebody has committed this step with so many members."""
+        def reached():
+            for record in last_records(self.folder).values():
+                if record["step"] >= step and members in (None, record["members"]):
+                    return record
+            return None
+        return self.await_that(reached)
+
+    def by_last_step(self):
+        """Pids of those that run, those that are ahead first."""
+        last = last_records(self.folder)
+        return sorted(filter(alive, last), key=lambda pid: -last[pid]["step"])
+
+    def judge(self):
+        """Nothing if every commit agrees with a serial replay; otherwise what does not."""
+        judged = subprocess.run(
+            [self.pliant, "chaos-check", self.folder, "--samples", str(SAMPLES)],
+            capture_output=True, text=True, check=False)
+        return judged.stdout + judged.stderr if judged.returncode != 0 else ""
+
+    # What people ask of it.
+
+    def ask(self, *arguments):
+        return subprocess.run([self.pliant, *arguments], capture_output=True, text=True,
+                              timeout=PATIENCE_S, env=self.environment(), check=False)
+
+    def status(self):
+        """Nothing while it cannot be asked."""
+        done = self.ask("status", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def await_status(self, condition):
+        def holds():
+            status = self.status()
+            return status if status and condition(status) else None
+        return self.await_that(holds)
+
+    def await_members(self, count):
+        return self.await_status(lambda status: len(status["members"]) == count)
+
+    def resize(self, size):
+        done = self.ask("resize", str(size))
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+
+    def agents(self):
+        """Pids of the agents that the launcher has started, by host; their launcher must say the
+        host's name as the variable AT."""
+        found = {}
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        for pid in children.read_text().split():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            at = [v[3:].decode() for v in variables if v.startswith(b"AT=")]
+            if words[1:2] == [b"agent"] and at:
+                found[at[0]] = int(pid)
+        return found
+
+    # Its end.
+
+    def end(self, sig=signal.SIGINT):
+        """The exit code; without a signal it is waited for."""
+        if sig is not None and self.process.poll() is None:
+            self.process.send_signal(sig)
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        if self.cut_off:
+            self.cut_off.cancel()
+        self.reader.join()
+        self.process.stderr.close()
+        return code
+
+    def remove(self):
+        shutil.rmtree(self.directory, ignore_errors=True)
