@@ -85,6 +85,23 @@ class Losses(Elastic):
         job.await_step(job.newest()["step"] + 1, 3)
         self.finish(job)
 
+    def test_survivors_let_go_of_the_memory_of_the_dead(self):
+        job = self.job(3, ["--max", "6"], ["--gradient", "1M"])
+        survivor = int(job.await_members(3)["members"][0]["pid"])
+        for _ in range(3):
+            job.await_step((job.newest() or {"step": 0})["step"] + 5, 3)
+            victim = next(pid for pid in job.by_last_step() if pid != survivor)
+            before = self.kill(job, [victim])
+            job.await_step(before + 5, 2)
+            job.resize(3)
+        # Its own segment and those of two others.
+        job.await_that(lambda: self.segments_of(survivor) == 3)
+        self.finish(job)
+
+    def segments_of(self, pid):
+        with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
+            return sum("memfd:pliant (deleted)" in line for line in maps)
+
     def test_below_the_minimum_the_job_waits_for_replacements(self):
         job = self.job(3, ["--min", "3", "--max", "3", "--restart"], [])
         job.await_step(20, 3)
