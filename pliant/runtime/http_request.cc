@@ -7,11 +7,10 @@
 #include <optional>
 #include <utility>
 
+#include "pliant/runtime/http_text.h"
+
 namespace pliant {
 namespace {
-
-constexpr std::string_view kLineEnd = "\r\n";
-constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 bool is_token_character(char c) {
   const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -20,20 +19,6 @@ bool is_token_character(char c) {
 
 bool is_token(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, is_token_character);
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 int hex_digit(char c) {

@@ -7,29 +7,15 @@
 #include <system_error>
 #include <utility>
 
+#include "pliant/runtime/http_text.h"
+
 namespace pliant {
 namespace {
 
-constexpr std::string_view kLineEnd = "\r\n";
-constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr size_t kChunkLineBytesMax = 64;
 
 Error broken(std::string_view what) {
   return invalid(fmt::format("the answer is no HTTP: {}", what));
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 // All of `text` as a number; nothing if it is none or too large.

@@ -6,56 +6,30 @@ import contextlib
 import json
 import os
 import pathlib
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import threading
 import time
 import unittest
 
-from elastic_job import PATIENCE_S, SAMPLES, alive, last_records
+import elastic_job
+from elastic_job import PATIENCE_S, alive
 
 BUILD = pathlib.Path(os.environ.get("PLIANT_BUILD_DIR", "build/release")).absolute()
 PLIANT = os.environ.get("PLIANT_PROGRAM") or str(BUILD / "pliant")
 
 
-class Job:
-    """`pliant run` with chaos workers in a folder of job files of its own."""
+class Job(elastic_job.Job):
+    """A job of a test, and what its people say and find."""
 
-    def __init__(self, test, members, *run_options, name="train", command=None):
+    def __init__(self, test, members, *run_options, command=None):
         self.test = test
-        self.directory = tempfile.mkdtemp(prefix="pliant-job-test-")
-        self.records = os.path.join(self.directory, "records")
-        os.mkdir(self.records)
-        self.name = name
-        self.process = subprocess.Popen(
-            [PLIANT, "run", "-n", str(members), "--job", name, "--no-prefix", *run_options, "--",
-             *(command or [PLIANT, "chaos-worker", "--records", self.records])],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment())
-        self.lines = []
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-        self.cut_off = threading.Timer(PATIENCE_S, self.process.kill)
-        self.cut_off.start()
+        super().__init__(PLIANT, members, ["--job", "train", *run_options], command=command)
         test.addCleanup(self.clean_up)
-
-    def read(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-
-    def environment(self, **extra):
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
-        return {**kept, "XDG_RUNTIME_DIR": self.directory, "HOME": self.directory, **extra}
-
-    def ask(self, *arguments, **variables):
-        return subprocess.run([PLIANT, *arguments], capture_output=True, text=True,
-                              timeout=PATIENCE_S, env=self.environment(**variables), check=False)
 
     def succeed(self, *arguments):
         done = self.ask(*arguments)
-        self.test.assertEqual((done.returncode, done.stderr), (0, ""), "".join(self.lines))
+        self.test.assertEqual((done.returncode, done.stderr), (0, ""), self.text())
         return done.stdout
 
     def refuse(self, text, *arguments, **variables):
@@ -63,34 +37,9 @@ class Job:
         self.test.assertEqual((done.returncode, done.stdout), (1, ""), done)
         self.test.assertIn(text, done.stderr)
 
-    def status(self):
+    def status_now(self):
+        """The status, without a second try."""
         return json.loads(self.succeed("status", "--json"))
-
-    def await_that(self, condition):
-        """The status for which the condition holds."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            done = self.ask("status", "--json")
-            if done.returncode == 0 and condition(json.loads(done.stdout)):
-                return json.loads(done.stdout)
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{done.stdout}{done.stderr}{''.join(self.lines)}")
-            time.sleep(0.01)
-
-    def await_members(self, count):
-        return self.await_that(lambda status: len(status["members"]) == count)
-
-    def step(self):
-        """The last that anybody wrote down; it does not need the coordinator."""
-        return max((made["step"] for made in last_records(self.records).values()), default=0)
-
-    def await_steps(self, count):
-        target = self.step() + count
-        deadline = time.monotonic() + PATIENCE_S
-        while self.step() < target:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"no step {target}: {''.join(self.lines)}")
-            time.sleep(0.005)
 
     def journal(self, coordinator):
         for link in pathlib.Path(f"/proc/{coordinator}/fd").iterdir():
@@ -100,38 +49,18 @@ class Job:
                     return path
         raise AssertionError("the coordinator has no journal open")
 
-    def wait(self):
-        code = self.process.wait(PATIENCE_S)
-        self.reader.join()
-        return code
-
-    def judge(self):
-        """Every commit agrees with a serial replay."""
-        judged = subprocess.run(
-            [PLIANT, "chaos-check", self.records, "--samples", str(SAMPLES)],
-            capture_output=True, text=True, check=False)
-        self.test.assertEqual(judged.returncode, 0, judged.stdout + "".join(self.lines))
-
     def stop(self):
         """Ends the job and looks for what it left behind."""
-        status = self.status()
+        status = self.status_now()
         journal = self.journal(status["coordinator_pid"])
         self.succeed("stop")
-        code = self.wait()
+        code = self.end(None)
         left = [m["pid"] for m in status["members"] if alive(m["pid"])]
         self.test.assertEqual((left, alive(status["coordinator_pid"])), ([], False))
         self.test.assertFalse(os.path.exists(os.path.dirname(journal)))
         self.test.assertEqual(os.listdir(os.path.join(self.directory, "pliant")), [])
-        self.judge()
+        self.test.assertEqual(self.judge(), "", self.text())
         return code
-
-    def clean_up(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.wait()
-        self.cut_off.cancel()
-        self.process.stderr.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class Commands(unittest.TestCase):
@@ -200,7 +129,7 @@ class Commands(unittest.TestCase):
         job.refuse("the job has a fixed size", "resize", "3")
         job.refuse("the job has a fixed size", "drain", "0.0#1")
         job.succeed("stop")
-        self.assertNotEqual(job.wait(), 0)
+        self.assertNotEqual(job.end(None), 0)
 
     def test_top_and_events_follow_to_the_end(self):
         job = Job(self, 2, "--max", "3")
@@ -222,28 +151,44 @@ class CoordinatorDies(unittest.TestCase):
     def kill(self, coordinator):
         os.kill(coordinator, signal.SIGKILL)
 
+    def lose_unheard(self, job, before):
+        """The last member dies, and the coordinator before it hears of that; the status once
+        somebody else is in the member's place."""
+        victim = before["members"][-1]["pid"]
+        # A stopped coordinator decides nothing; when it is killed, the news dies with it.
+        os.kill(before["coordinator_pid"], signal.SIGSTOP)
+        os.kill(victim, signal.SIGKILL)
+        while alive(victim):
+            time.sleep(0.005)
+        self.kill(before["coordinator_pid"])
+        after = job.await_status(lambda s: len(s["members"]) == len(before["members"]) and
+                                 victim not in [member["pid"] for member in s["members"]])
+        survivors = {member["pid"] for member in before["members"]} - {victim}
+        self.assertLessEqual(survivors, {member["pid"] for member in after["members"]})
+        return after
+
     def test_training_goes_on(self):
         job = Job(self, 3, "--max", "4", "--restart")
         before = job.await_members(3)
         job.await_steps(3)
         self.kill(before["coordinator_pid"])
         job.await_steps(20)
-        after = job.await_that(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
+        after = job.await_status(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
         self.assertEqual(after["epoch"], before["epoch"])
         self.assertEqual([member["pid"] for member in after["members"]],
                          [member["pid"] for member in before["members"]])
         # And it is a coordinator like the one before, for a member that dies above all.
         victim = after["members"][1]["pid"]
         os.kill(victim, signal.SIGKILL)
-        healed = job.await_that(lambda s: len(s["members"]) == 3 and
-                                victim not in [member["pid"] for member in s["members"]])
+        healed = job.await_status(lambda s: len(s["members"]) == 3 and
+                                  victim not in [member["pid"] for member in s["members"]])
         self.assertGreater(healed["epoch"], after["epoch"])
         job.stop()
 
     def test_a_wish_that_was_granted_survives(self):
         job = Job(self, 3, "--max", "4", "--restart")
         for size in (4, 2, 4):
-            before = job.await_that(lambda s: len(s["members"]) == s["target"])
+            before = job.await_status(lambda s: len(s["members"]) == s["target"])
             job.succeed("resize", str(size))
             self.kill(before["coordinator_pid"])
             after = job.await_members(size)
@@ -255,17 +200,7 @@ class CoordinatorDies(unittest.TestCase):
         job = Job(self, 3, "--max", "4", "--restart")
         before = job.await_members(3)
         job.await_steps(3)
-        victim = before["members"][2]["pid"]
-        # A stopped coordinator decides nothing; when it is killed, the news dies with it.
-        os.kill(before["coordinator_pid"], signal.SIGSTOP)
-        os.kill(victim, signal.SIGKILL)
-        while alive(victim):
-            time.sleep(0.005)
-        self.kill(before["coordinator_pid"])
-        after = job.await_that(lambda s: len(s["members"]) == 3 and
-                               victim not in [member["pid"] for member in s["members"]])
-        survivors = {member["pid"] for member in before["members"]} - {victim}
-        self.assertLessEqual(survivors, {member["pid"] for member in after["members"]})
+        self.lose_unheard(job, before)
         job.await_steps(5)
         job.stop()
 
@@ -274,16 +209,16 @@ class CoordinatorDies(unittest.TestCase):
         deaf = ["/bin/sh", "-c", "trap '' TERM; echo up >&2; while :; do sleep 0.1; done"]
         for ask in (lambda job: job.succeed("stop"),
                     lambda job: job.process.send_signal(signal.SIGTERM)):
-            job = Job(self, 2, "--max", "3", "--restart", "--grace", "3s", command=deaf)
+            job = Job(self, 2, "--max", "3", "--restart", "--grace", "3s", command=lambda _: deaf)
             while job.lines.count("up\n") < 2:
                 self.assertIsNone(job.process.poll())
                 time.sleep(0.005)
             ask(job)
-            before = job.await_that(lambda s: s["state"] == "ending")
+            before = job.await_status(lambda s: s["state"] == "ending")
             self.kill(before["coordinator_pid"])
-            after = job.await_that(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
+            after = job.await_status(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
             self.assertEqual(after["state"], "ending")
-            self.assertEqual(job.wait(), 128 + signal.SIGTERM, "".join(job.lines))
+            self.assertEqual(job.end(None), 128 + signal.SIGTERM, job.text())
             self.assertEqual(job.lines.count("up\n"), 2)
 
     def test_a_second_request_to_end_does_not_need_it(self):
@@ -292,7 +227,7 @@ class CoordinatorDies(unittest.TestCase):
         os.kill(before["coordinator_pid"], signal.SIGSTOP)
         job.process.send_signal(signal.SIGINT)
         job.process.send_signal(signal.SIGTERM)
-        self.assertNotEqual(job.wait(), 0)
+        self.assertNotEqual(job.end(None), 0)
         pids = [before["coordinator_pid"], *(member["pid"] for member in before["members"])]
         self.assertEqual([pid for pid in pids if alive(pid)], [])
 
@@ -300,9 +235,9 @@ class CoordinatorDies(unittest.TestCase):
         job = Job(self, 3, "--max", "4", "--restart")
         job.await_members(3)
         for _ in range(5):
-            before = job.status()
+            before = job.status_now()
             self.kill(before["coordinator_pid"])
-            after = job.await_that(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
+            after = job.await_status(lambda s: s["coordinator_pid"] != before["coordinator_pid"])
             self.assertEqual(len(after["members"]), 3)
             job.await_steps(3)
         self.assertEqual(after["epoch"], 1)
@@ -314,10 +249,10 @@ class CoordinatorDies(unittest.TestCase):
         job.await_members(2)
         with contextlib.suppress(AssertionError):
             while job.process.poll() is None:
-                pid = job.await_that(lambda s: s["coordinator_pid"] != pid)["coordinator_pid"]
+                pid = job.await_status(lambda s: s["coordinator_pid"] != pid)["coordinator_pid"]
                 self.kill(pid)
-        self.assertEqual(job.wait(), 1)
-        self.assertIn("10 before it within a minute", "".join(job.lines))
+        self.assertEqual(job.end(None), 1)
+        self.assertIn("10 before it within a minute", job.text())
 
     def test_two_hosts(self):
         job = Job(self, 4, "-H", "127.0.0.1:2,127.0.0.2:3", "--restart")
@@ -333,16 +268,7 @@ class CoordinatorDies(unittest.TestCase):
                   "127.0.0.1", "--launcher", "env AT={host}", "--restart")
         before = job.await_members(4)
         self.assertEqual({member["host"] for member in before["members"]}, {"localhost", "a"})
-        victim = before["members"][3]["pid"]
-        os.kill(before["coordinator_pid"], signal.SIGSTOP)
-        os.kill(victim, signal.SIGKILL)
-        while alive(victim):
-            time.sleep(0.005)
-        self.kill(before["coordinator_pid"])
-        after = job.await_that(lambda s: len(s["members"]) == 4 and
-                               victim not in [member["pid"] for member in s["members"]])
-        survivors = {member["pid"] for member in before["members"]} - {victim}
-        self.assertLessEqual(survivors, {member["pid"] for member in after["members"]})
+        after = self.lose_unheard(job, before)
         job.succeed("resize", "5")
         self.kill(after["coordinator_pid"])
         job.await_members(5)
@@ -361,7 +287,7 @@ class CoordinatorDies(unittest.TestCase):
                                     pass_fds=[listener.fileno()], check=False)
         self.assertEqual(second.returncode, 3, second.stderr)
         self.assertIn(str(coordinator), second.stderr)
-        self.assertEqual(job.status()["coordinator_pid"], coordinator)
+        self.assertEqual(job.status_now()["coordinator_pid"], coordinator)
         job.await_steps(3)
         job.stop()
 
@@ -376,7 +302,7 @@ class CoordinatorDies(unittest.TestCase):
         status = job.await_members(2)
         journal = job.journal(status["coordinator_pid"])
         job.process.kill()
-        job.wait()
+        job.end(None)
         pids = [status["coordinator_pid"], *(member["pid"] for member in status["members"])]
         deadline = time.monotonic() + PATIENCE_S
         while any(map(alive, pids)) and time.monotonic() < deadline:
@@ -396,7 +322,7 @@ class CoordinatorDies(unittest.TestCase):
         job.process.send_signal(signal.SIGSTOP)
         self.kill(status["coordinator_pid"])
         job.process.kill()
-        job.wait()
+        job.end(None)
         after = Job(self, 2, "--max", "3")
         after.await_members(2)
         self.assertFalse(os.path.exists(folder))

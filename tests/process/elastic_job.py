@@ -12,24 +12,14 @@ import tempfile
 import threading
 import time
 
+from launched import alive, environment
+
 # Only a hang is cut off by this; nothing is expected to come near it.
 PATIENCE_S = 120
 SAMPLES = 10000  # of an epoch
 RECORD = struct.Struct("<QIIQQQqqqqQ")
 FIELDS = ("step", "epoch", "members", "samples", "sample_sum", "state", "committed", "agree",
           "redo", "transfer", "begun")
-
-
-def state_of(pid):
-    """One letter, as ps shows it; nothing if there is no such process."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
-    except (OSError, IndexError):
-        return ""
-
-
-def alive(pid):
-    return state_of(pid) not in ("", "Z", "X")
 
 
 def read_records(folder):
@@ -65,7 +55,8 @@ def last_records(folder, pids=None):
 
 
 class Job:
-    """A running job in folders of its own; `with` ends it and removes them."""
+    """A running job in folders of its own; `with` ends it and removes them. Without a number of
+    members, the options say how many there are; a command is made out of the chaos worker's."""
 
     def __init__(self, pliant, members, run_options=(), worker_options=(), command=None,
                  patience=PATIENCE_S):
@@ -75,8 +66,9 @@ class Job:
         self.folder = os.path.join(self.directory, "records")
         os.mkdir(self.folder)
         worker = [pliant, "chaos-worker", "--records", self.folder, *worker_options]
+        size = [] if members is None else ["-n", str(members)]
         self.process = subprocess.Popen(
-            [pliant, "run", "-n", str(members), "--no-prefix", *run_options, "--",
+            [pliant, "run", *size, "--no-prefix", *run_options, "--",
              *(command(worker) if command else worker)],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment())
         self.lines = []
@@ -94,9 +86,8 @@ class Job:
         self.end(signal.SIGINT)
         self.remove()
 
-    def environment(self):
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
-        return {**kept, "XDG_RUNTIME_DIR": self.directory, "HOME": self.directory}
+    def environment(self, **extra):
+        return environment(XDG_RUNTIME_DIR=self.directory, HOME=self.directory, **extra)
 
     def read(self):
         for line in self.process.stderr:
@@ -113,6 +104,10 @@ class Job:
     def newest(self):
         return max(last_records(self.folder).values(), key=lambda record: record["step"],
                    default=None)
+
+    def step(self):
+        """The last that anybody committed; it does not need the coordinator."""
+        return (self.newest() or {"step": 0})["step"]
 
     def await_that(self, condition):
         """Waits until the condition holds, and returns what it returned; the job's end is a
@@ -135,6 +130,10 @@ class Job:
             return None
         return self.await_that(reached)
 
+    def await_steps(self, count):
+        """So many more than now."""
+        self.await_step(self.step() + count)
+
     def by_last_step(self):
         """Pids of those that run, those that are ahead first."""
         last = last_records(self.folder)
@@ -149,9 +148,9 @@ class Job:
 
     # What people ask of it.
 
-    def ask(self, *arguments):
+    def ask(self, *arguments, **variables):
         return subprocess.run([self.pliant, *arguments], capture_output=True, text=True,
-                              timeout=PATIENCE_S, env=self.environment(), check=False)
+                              timeout=PATIENCE_S, env=self.environment(**variables), check=False)
 
     def status(self):
         """Nothing while it cannot be asked."""
@@ -204,6 +203,11 @@ class Job:
         self.reader.join()
         self.process.stderr.close()
         return code
+
+    def clean_up(self):
+        """Whatever has become of it."""
+        self.end(signal.SIGKILL)
+        self.remove()
 
     def remove(self):
         shutil.rmtree(self.directory, ignore_errors=True)

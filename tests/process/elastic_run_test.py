@@ -7,38 +7,10 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
-import time
 import unittest
 
-PROGRAM = os.environ.get("PLIANT_PROGRAM") or os.path.join(
-    os.environ.get("PLIANT_BUILD_DIR", "build/release"), "pliant")
-PROGRAM = os.path.abspath(PROGRAM)
-LIMIT_S = 60  # only keeps a broken run from hanging
-
-
-def environment(**extra):
-    """Ours without what an outer job may have set."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
-    kept.update(extra)
-    return kept
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError("waited in vain until " + what)
-        time.sleep(0.002)
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+from launched import LIMIT_S, alive, environment, run, start, wait_until
 
 
 class ElasticRun(unittest.TestCase):
@@ -47,13 +19,10 @@ class ElasticRun(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
 
     def run_job(self, *arguments):
-        return subprocess.run([PROGRAM, "run", *arguments], capture_output=True, text=True,
-                              timeout=LIMIT_S, env=environment(DIR=self.directory))
+        return run("run", *arguments, env=environment(DIR=self.directory))
 
     def start_job(self, *arguments):
-        return subprocess.Popen([PROGRAM, "run", *arguments], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True,
-                                env=environment(DIR=self.directory))
+        return start("run", *arguments, env=environment(DIR=self.directory))
 
     def pids(self):
         found = {}

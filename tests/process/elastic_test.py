@@ -20,8 +20,7 @@ TWO_HOSTS = ["-H", "a:3@127.0.0.1,b:3@127.0.0.1", "--address", "127.0.0.1", "--l
 class Elastic(unittest.TestCase):
     def job(self, *arguments, **options):
         job = elastic_job.Job(PLIANT, *arguments, **options)
-        self.addCleanup(job.remove)
-        self.addCleanup(lambda: job.process.poll() is None and job.end(signal.SIGKILL))
+        self.addCleanup(job.clean_up)
         return job
 
     def finish(self, job, sig=signal.SIGINT, code=None):
@@ -89,7 +88,7 @@ class Losses(Elastic):
         job = self.job(3, ["--max", "6"], ["--gradient", "1M"])
         survivor = int(job.await_members(3)["members"][0]["pid"])
         for _ in range(3):
-            job.await_step((job.newest() or {"step": 0})["step"] + 5, 3)
+            job.await_step(job.step() + 5, 3)
             victim = next(pid for pid in job.by_last_step() if pid != survivor)
             before = self.kill(job, [victim])
             job.await_step(before + 5, 2)
@@ -188,7 +187,7 @@ class DifferentState(Elastic):
             job.await_step(20, 2)
             job.resize(3)
         job.await_that(lambda: sentence in job.text())
-        job.await_step(20 + (job.newest() or {"step": 0})["step"], 2)
+        job.await_step(job.step() + 20, 2)
         self.finish(job)
 
     def test_size(self):

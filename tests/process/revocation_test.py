@@ -6,22 +6,16 @@ import http.server
 import json
 import os
 import pathlib
-import shutil
 import signal
-import struct
 import subprocess
-import tempfile
 import threading
-import time
 import unittest
+
+import elastic_job
+from elastic_job import PATIENCE_S
 
 BUILD = pathlib.Path(os.environ.get("PLIANT_BUILD_DIR", "build/release")).absolute()
 PLIANT = os.environ.get("PLIANT_PROGRAM") or str(BUILD / "pliant")
-# Only a hang is cut off by this; nothing is expected to come near it.
-PATIENCE_S = 120
-SAMPLES = 10000
-RECORD = struct.Struct("<QIIQQQqqqqQ")
-STEP = 0
 HOSTS = ("127.0.0.1", "127.0.0.2")
 # Runs a worker and writes its exit code down.
 WRITES_CODE = 'codes=$1; shift; "$@"; code=$?; echo $code > $codes/$PLIANT_PEER; exit $code'
@@ -86,74 +80,19 @@ class Metadata(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Job:
-    """`pliant run` with chaos workers in a folder of job files of its own."""
+class Job(elastic_job.Job):
+    """A job of a test; it may write down the exit codes of its workers."""
 
     def __init__(self, test, *run_options, worker_options=(), codes=True):
         self.test = test
-        self.directory = tempfile.mkdtemp(prefix="pliant-revocation-")
-        self.records = os.path.join(self.directory, "records")
-        self.codes = os.path.join(self.directory, "codes")
-        os.mkdir(self.records)
-        os.mkdir(self.codes)
-        command = [PLIANT, "chaos-worker", "--records", self.records, *worker_options]
-        if codes:
-            command = ["/bin/sh", "-c", WRITES_CODE, "sh", self.codes, *command]
-        self.process = subprocess.Popen(
-            [PLIANT, "run", "--job", "train", "--no-prefix", *run_options, "--", *command],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment())
-        self.lines = []
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-        self.cut_off = threading.Timer(PATIENCE_S, self.process.kill)
-        self.cut_off.start()
+        super().__init__(PLIANT, None, ["--job", "train", *run_options], worker_options,
+                         self.writing_codes if codes else None)
         test.addCleanup(self.clean_up)
 
-    def read(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-
-    def environment(self):
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
-        return {**kept, "XDG_RUNTIME_DIR": self.directory, "HOME": self.directory}
-
-    def ask(self, *arguments):
-        return subprocess.run([PLIANT, *arguments], capture_output=True, text=True,
-                              timeout=PATIENCE_S, env=self.environment(), check=False)
-
-    def await_that(self, condition, what):
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            found = condition()
-            if found:
-                return found
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"waited in vain for {what}: {''.join(self.lines)}")
-            time.sleep(0.01)
-
-    def await_status(self, condition, what):
-        def look():
-            done = self.ask("status", "--json")
-            status = json.loads(done.stdout) if done.returncode == 0 else None
-            return status if status and condition(status) else None
-        return self.await_that(look, what)
-
-    def await_members(self, count):
-        return self.await_status(lambda status: len(status["members"]) == count,
-                                 f"{count} members")["members"]
-
-    def step(self):
-        newest = 0
-        for name in os.listdir(self.records):
-            data = pathlib.Path(self.records, name).read_bytes()
-            whole = len(data) // RECORD.size * RECORD.size
-            if whole:
-                newest = max(newest, RECORD.unpack(data[whole - RECORD.size:whole])[STEP])
-        return newest
-
-    def await_steps(self, count):
-        target = self.step() + count
-        self.await_that(lambda: self.step() >= target, f"step {target}")
+    def writing_codes(self, worker):
+        self.codes = os.path.join(self.directory, "codes")
+        os.mkdir(self.codes)
+        return ["/bin/sh", "-c", WRITES_CODE, "sh", self.codes, *worker]
 
     def await_codes(self, peers):
         """The exit codes of these workers, in their order."""
@@ -163,7 +102,7 @@ class Job:
                 path = pathlib.Path(self.codes, peer)
                 texts.append(path.read_text() if path.exists() else "")
             return [int(text) for text in texts] if all(texts) else None
-        return self.await_that(look, f"the end of {peers}")
+        return self.await_that(look)
 
     def events(self, kind):
         done = self.ask("events", "--no-follow", "--json")
@@ -171,29 +110,13 @@ class Job:
         events = [json.loads(line) for line in done.stdout.splitlines()]
         return [event["message"] for event in events if event["kind"] == kind]
 
-    def wait(self):
-        code = self.process.wait(PATIENCE_S)
-        self.reader.join()
-        return code
-
     def finish(self, stop=True):
         """Ends the job and judges every commit against a serial replay."""
         if stop:
             self.test.assertEqual(self.ask("stop").returncode, 0)
-        code = self.wait()
-        judged = subprocess.run(
-            [PLIANT, "chaos-check", self.records, "--samples", str(SAMPLES)],
-            capture_output=True, text=True, check=False)
-        self.test.assertEqual(judged.returncode, 0, judged.stdout + "".join(self.lines))
+        code = self.end(None)
+        self.test.assertEqual(self.judge(), "", self.text())
         return code
-
-    def clean_up(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.wait()
-        self.cut_off.cancel()
-        self.process.stderr.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def peers_of(members, host):
@@ -221,17 +144,17 @@ class Clouds(unittest.TestCase):
         first, second = hosts[0], hosts[1].split("@")[0]
         job = Job(self, "-H", f"{first}:2,{hosts[1].replace('@', ':2@')}" if "@" in hosts[1]
                   else f"{first}:2,{second}:2", "--max", "4", *self.options(cloud), *more)
-        before = job.await_members(4)
+        before = job.await_members(4)["members"]
         job.await_steps(10)
-        job.await_that(lambda: self.service.asked == {first, second}, "a question of each host")
+        job.await_that(lambda: self.service.asked == {first, second})
         self.service.revoked.add(second)
-        after = job.await_members(2)
+        after = job.await_members(2)["members"]
         self.assertEqual({member["host"] for member in after}, {first})
         leavers = peers_of(before, second)
         self.assertEqual(job.await_codes(leavers), [0, 0])
         job.await_steps(10)
         # Nothing starts there any more, although four members are wanted.
-        self.assertEqual(len(job.await_members(2)), 2)
+        job.await_members(2)
         self.assertEqual(job.events("notice"), [f"host {second} will be taken away: {reason}"])
         self.assertEqual(job.events("loss"), [])
         leaves = job.events("leave")
@@ -254,12 +177,12 @@ class Clouds(unittest.TestCase):
     def test_workers_are_replaced_where_there_is_room(self):
         job = Job(self, "-n", "2", "-H", "127.0.0.1:2,127.0.0.2:2", "--min", "2",
                   *self.options("gcp"))
-        before = job.await_members(2)
+        before = job.await_members(2)["members"]
         self.assertEqual({member["host"] for member in before}, {HOSTS[0]})
         job.await_steps(5)
         self.service.revoked.add(HOSTS[0])
         job.await_status(lambda status: {member["host"] for member in status["members"]} ==
-                         {HOSTS[1]}, "members on the other host alone")
+                         {HOSTS[1]})
         self.assertEqual(job.await_codes(peers_of(before, HOSTS[0])), [0, 0])
         job.await_steps(5)
         # They stayed until the others were there.
@@ -268,17 +191,17 @@ class Clouds(unittest.TestCase):
 
     def test_below_the_minimum_the_job_pauses(self):
         job = Job(self, "-H", "127.0.0.1:1,127.0.0.2:1", "--min", "2", *self.options("gcp"))
-        before = job.await_members(2)
+        before = job.await_members(2)["members"]
         job.await_steps(5)
         self.service.revoked.add(HOSTS[1])
         self.assertEqual(job.await_codes(peers_of(before, HOSTS[1])), [0])
-        status = job.await_status(lambda status: status["state"] == "paused", "a pause")
+        status = job.await_status(lambda status: status["state"] == "paused")
         self.assertIn("1 of at least 2 members are left", json.dumps(status))
         job.finish()
 
     def test_when_all_hosts_go_the_job_ends(self):
         job = Job(self, "-H", "127.0.0.1:1,127.0.0.2:1", "--min", "1", *self.options("gcp"))
-        before = job.await_members(2)
+        before = job.await_members(2)["members"]
         job.await_steps(5)
         self.service.revoked.update(HOSTS)
         self.assertEqual(job.finish(stop=False), 143)
@@ -293,7 +216,7 @@ class Clouds(unittest.TestCase):
                   worker_options=["--steps", "300", "--compute-ms", "2"])
         self.assertEqual(job.finish(stop=False), 0)
         told = [line for line in job.lines if "does not say whether this machine" in line]
-        self.assertEqual(len(told), 1, "".join(job.lines))
+        self.assertEqual(len(told), 1, job.text())
 
     def test_contradictions_are_explained(self):
         for text, options in (
@@ -318,11 +241,12 @@ class Clouds(unittest.TestCase):
 class Signals(unittest.TestCase):
     def test_a_worker_that_is_told_to_end_leaves_in_order(self):
         job = Job(self, "-n", "3", "--max", "3")
-        told = job.await_members(3)[1]
+        told = job.await_members(3)["members"][1]
         job.await_steps(10)
         os.kill(told["pid"], signal.SIGTERM)
         self.assertEqual(job.await_codes([told["peer"]]), [0])
-        self.assertNotIn(told["peer"], [member["peer"] for member in job.await_members(2)])
+        left = job.await_members(2)["members"]
+        self.assertNotIn(told["peer"], [member["peer"] for member in left])
         job.await_steps(10)
         notices = job.events("notice")
         self.assertEqual(len(notices), 1)
@@ -333,21 +257,21 @@ class Signals(unittest.TestCase):
 
     def test_with_restarts_another_one_takes_its_place(self):
         job = Job(self, "-n", "2", "--min", "2", "--max", "2", "--restart")
-        told = job.await_members(2)[0]
+        told = job.await_members(2)["members"][0]
         job.await_steps(10)
         os.kill(told["pid"], signal.SIGTERM)
         self.assertEqual(job.await_codes([told["peer"]]), [0])
         job.await_status(lambda status: len(status["members"]) == 2 and told["peer"] not in
-                         [member["peer"] for member in status["members"]], "its replacement")
+                         [member["peer"] for member in status["members"]])
         job.await_steps(10)
         self.assertEqual(job.events("loss"), [])
         job.finish()
 
     def test_the_coordinator_may_be_away(self):
         job = Job(self, "-n", "3", "--max", "3", "--heartbeat", "500ms")
-        told = job.await_members(3)[1]
+        told = job.await_members(3)["members"][1]
         job.await_steps(5)
-        coordinator = json.loads(job.ask("status", "--json").stdout)["coordinator_pid"]
+        coordinator = job.status()["coordinator_pid"]
         os.kill(coordinator, signal.SIGSTOP)
         os.kill(told["pid"], signal.SIGTERM)
         os.kill(coordinator, signal.SIGKILL)
@@ -360,32 +284,25 @@ class Signals(unittest.TestCase):
         job = Job(self, "-n", "3", "--max", "3", codes=False)
         job.await_members(3)
         job.await_steps(10)
-        self.assertEqual(job.finish(), 0, "".join(job.lines))
+        self.assertEqual(job.finish(), 0, job.text())
 
     def test_all_workers_leave_in_order_when_the_launcher_is_told_to_end(self):
         job = Job(self, "-n", "3", "--max", "3", codes=False)
         job.await_members(3)
         job.await_steps(10)
         job.process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.finish(stop=False), 0, "".join(job.lines))
+        self.assertEqual(job.finish(stop=False), 0, job.text())
 
     def test_an_agent_that_is_told_to_end_drains_its_host(self):
         job = Job(self, "-H", "127.0.0.1:1,far:1@127.0.0.1", "--address", "127.0.0.1", "--launcher",
                   "env AT={host}", "--min", "1")
-        before = job.await_members(2)
+        before = job.await_members(2)["members"]
         job.await_steps(5)
-        os.kill(self.agent_of(job.process.pid), signal.SIGTERM)
+        os.kill(job.agents()["far"], signal.SIGTERM)
         self.assertEqual(job.await_codes(peers_of(before, "far")), [0])
         job.await_members(1)
         self.assertIn("its agent was told to end by signal 15", job.events("notice")[0])
         job.finish()
-
-    def agent_of(self, launcher):
-        children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-        for child in children:
-            if pathlib.Path(f"/proc/{child}/cmdline").read_bytes().endswith(b"pliant\0agent\0"):
-                return int(child)
-        raise AssertionError("the launcher has no agent")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`pliant run` as users meet it: codes, output, signals, environment, hosts, strangers, clean-up.
 
-The program is that of PLIANT_PROGRAM, or of the build folder. Workers are shell scripts; they say
-that they are ready by writing files, so nothing here waits for time to pass.
+Workers are shell scripts; they say that they are ready by writing files, so nothing here waits for
+time to pass.
 """
 
 import contextlib
@@ -13,50 +13,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
-PROGRAM = os.environ.get("PLIANT_PROGRAM") or os.path.join(
-    os.environ.get("PLIANT_BUILD_DIR", "build/release"), "pliant")
-PROGRAM = os.path.abspath(PROGRAM)
-LIMIT_S = 60  # only keeps a broken run from hanging
-
-
-def environment(**extra):
-    """Ours without what an outer job may have set."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
-    kept.update(extra)
-    return kept
-
-
-def run(*arguments, **options):
-    options.setdefault("env", environment())
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=LIMIT_S,
-                          **options)
-
-
-def start(*arguments, **options):
-    options.setdefault("env", environment())
-    options.setdefault("stdout", subprocess.PIPE)
-    options.setdefault("stderr", subprocess.PIPE)
-    return subprocess.Popen([PROGRAM, *arguments], text=True, **options)
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError("waited in vain until " + what)
-        time.sleep(0.002)
-
-
-def alive(pid):
-    """True if the process runs; a zombie, whose parent is elsewhere, does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+from launched import LIMIT_S, PROGRAM, alive, environment, run, start, wait_until
 
 
 def processes_marked(mark):

@@ -1,0 +1,50 @@
+"""The program under test, started as users start it, and its processes.
+
+The program is that of PLIANT_PROGRAM, or of the build folder.
+"""
+
+import os
+import pathlib
+import subprocess
+import time
+
+PROGRAM = os.environ.get("PLIANT_PROGRAM") or os.path.join(
+    os.environ.get("PLIANT_BUILD_DIR", "build/release"), "pliant")
+PROGRAM = os.path.abspath(PROGRAM)
+LIMIT_S = 60  # only keeps a broken run from hanging
+
+
+def environment(**extra):
+    """Ours without what an outer job may have set."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PLIANT_")}
+    return {**kept, **extra}
+
+
+def run(*arguments, **options):
+    options.setdefault("env", environment())
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=LIMIT_S,
+                          **options)
+
+
+def start(*arguments, **options):
+    options.setdefault("env", environment())
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen([PROGRAM, *arguments], text=True, **options)
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("waited in vain until " + what)
+        time.sleep(0.002)
+
+
+def alive(pid):
+    """True if the process runs; a zombie, whose parent is elsewhere, does not."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rsplit(") ", 1)[1][0] not in "ZX"
