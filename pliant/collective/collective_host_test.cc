@@ -173,6 +173,20 @@ TEST(LeftBehind, TellsWhetherThePeerHadFinished) {
   call.release();
 }
 
+// Also at the first call of a name, of which no rank has seen another's part yet.
+TEST(Channels, WakeThoseThatSleep) {
+  TestCluster cluster({.hosts = one_host(3), .plan = plan_of("direct", 256)});
+  cluster.segment(1).header().asleep.store(kWakeForHost);
+  TestCall call(cluster, {.count = 3}, "first");
+  call.begin(0);
+  EXPECT_EQ(cluster.woken(), std::vector<PeerId>{cluster.peer(1)});
+  cluster.segment(1).header().asleep.store(0);
+  call.begin(1);
+  call.begin(2);
+  cluster.run_until([&] { return call.done(); });
+  call.judge("");
+}
+
 // More names than there are channels: those that are idle give theirs up.
 TEST(Channels, AreUsedAgain) {
   TestCluster cluster({.hosts = one_host(3), .plan = plan_of("direct", 256)});

@@ -68,9 +68,10 @@ Status HostExchange::bind(HostBinding& binding, const Group& group, uint64_t key
     for (const Rank rank : group.local) {
       if (rank == group.self) binding.self = binding.peers.size();
       binding.index_of_rank[static_cast<size_t>(rank)] = static_cast<int>(binding.peers.size());
+      // Found now, so that the first post already wakes a peer that sleeps.
       binding.peers.push_back({.rank = rank,
                                .id = group.peer(rank),
-                               .segment = nullptr,
+                               .segment = memory_.segment_of(group.peer(rank)),
                                .channel = nullptr,
                                .index = 0});
     }

@@ -58,6 +58,8 @@ class TestCluster final {
   Executor& executor(Rank rank) { return *process(rank).executor; }
   Segment& segment(Rank rank) { return *process(rank).segment; }
   FakeNetwork& network() { return network_; }
+  // Whom ranks have woken because its segment says that it sleeps.
+  const std::vector<PeerId>& woken() const { return woken_; }
   Instant now() const { return now_; }
 
   // A group of some ranks of the world, as one of them sees it.
@@ -180,7 +182,7 @@ class TestCluster final {
       one.host = std::make_unique<HostExchange>(
           HostMemory{.own = one.segment.get(),
                      .segment_of = [this](PeerId id) { return segment_of(id); },
-                     .wake = [](PeerId) {}});
+                     .wake = [this](PeerId id) { woken_.push_back(id); }});
     }
     one.executor = std::make_unique<Executor>(
         *one.transport, one.host.get(),
@@ -208,6 +210,7 @@ class TestCluster final {
 
   const Options options_;
   FakeNetwork network_;
+  std::vector<PeerId> woken_;
   std::vector<PeerId> peers_;
   std::vector<std::unique_ptr<Process>> ranks_;
   Instant now_{std::chrono::hours(1)};
