@@ -233,6 +233,27 @@ TEST(Loss, OfARankThatLeftInOrderDisturbsNobody) {
   }
 }
 
+// Rank 2 saw rank 1 die and ended; its good-bye comes before the news of that death.
+TEST(Loss, IsNamedByThoseThatLeaveBecauseOfIt) {
+  for (const bool in_flight : {true, false}) {
+    TestCluster cluster({.hosts = {0, 1, 2}, .plan = plan_of("star")});
+    TestCall(cluster, {.collective = Collective::kAllToAll, .count = 30}, "before").run();
+    cluster.pause(1);
+    TestCall call(cluster, {.count = 3}, "now");
+    if (in_flight) call.begin(0);
+    const PeerId told = cluster.peer(0);
+    cluster.executor(2).say_goodbye({&told, 1}, cluster.peer(1));
+    for (int i = 0; i < 10; ++i) cluster.step();
+    cluster.executor(0).lost(cluster.peer(2), {Code::kPeerLost, "gone", cluster.peer(2), {}});
+    if (!in_flight) call.begin(0);
+    ASSERT_TRUE(cluster.run_until([&] { return call.done(); }));
+    call.release();
+    ASSERT_FALSE(call.status(0).ok());
+    EXPECT_EQ(call.status(0).code(), Code::kPeerLost);
+    EXPECT_EQ(call.status(0).error().peer, cluster.peer(1)) << call.status(0).error().message;
+  }
+}
+
 // It left before it made the call: those that wait for it learn so.
 TEST(Loss, OfARankThatLeftWithoutItsPart) {
   for (const auto& [hosts, strategy] :

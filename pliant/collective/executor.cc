@@ -31,9 +31,15 @@ Executor::~Executor() {
 // ---- Calls ------------------------------------------------------------------------------------
 
 Status Executor::check_group(const Group& group) const {
-  for (const auto& [peer, error] : lost_)
-    if (std::find(group.members.begin(), group.members.end(), peer) != group.members.end())
-      return Error{error.code, error.message, peer, epoch_};
+  const std::pair<const PeerId, Error>* found = nullptr;
+  for (const auto& entry : lost_) {
+    const auto& members = group.members;
+    if (std::find(members.begin(), members.end(), entry.first) == members.end()) continue;
+    // Whoever left in order may have done so because of the one that did not.
+    if (found == nullptr || !leaving_.contains(entry.first)) found = &entry;
+  }
+  if (found != nullptr)
+    return Error{found->second.code, found->second.message, found->first, epoch_};
   if (const auto at = broken_groups_.find(group.id); at != broken_groups_.end())
     return Error{at->second.code,
                  "an earlier operation of this group failed: " + at->second.message,
@@ -282,10 +288,11 @@ void Executor::lost(PeerId peer, const Error& error) {
   }
 }
 
-void Executor::say_goodbye(std::span<const PeerId> peers) {
+void Executor::say_goodbye(std::span<const PeerId> peers, PeerId cause) {
   Frame frame;
   frame.type = static_cast<uint8_t>(FrameType::kGoodbye);
   frame.epoch = number(epoch_);
+  frame.count = cause.packed();
   for (const PeerId peer : peers)
     if (transport_.linked(peer) || spoken_.contains(peer)) send_text(peer, frame, "");
 }

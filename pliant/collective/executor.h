@@ -64,8 +64,9 @@ class Executor final : public Sink {
   // A peer is gone: every call of its groups fails, now and later. If it had said good-bye, calls
   // in flight that have all they need of it go on.
   void lost(PeerId peer, const Error& error) override;
-  // Tells the peers that this process ends in order; goodbye_said() once the messages are out.
-  void say_goodbye(std::span<const PeerId> peers);
+  // Tells the peers that this process ends in order, and whose loss made it end, if one's did;
+  // goodbye_said() once the messages are out.
+  void say_goodbye(std::span<const PeerId> peers, PeerId cause = {});
   bool goodbye_said() const { return texts_.empty(); }
   bool has_said_goodbye(PeerId peer) const { return leaving_.contains(peer); }
   // All calls fail; for shutdown.

@@ -120,6 +120,13 @@ Result<std::byte*> Executor::place_early(PeerId from, const Frame& frame) {
 
 void Executor::arrived(PeerId from, const Frame& frame, std::byte* payload) {
   if (frame.type == static_cast<uint8_t>(FrameType::kGoodbye)) {
+    // It may know of a loss that has not come to us yet, and that is what we must name.
+    const PeerId cause = PeerId::unpack(frame.count);
+    if (cause != PeerId{} && cause != options_.self && !leaving_.contains(cause))
+      lost(cause,
+           {Code::kPeerLost,
+            fmt::format("{} is lost, says {}", options_.describe(cause), options_.describe(from)),
+            cause, epoch_});
     leaving_.insert(from);
     return;
   }

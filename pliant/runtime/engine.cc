@@ -188,7 +188,9 @@ Engine::~Engine() {
     std::vector<PeerId> peers;
     for (const PeerId peer : world_.members)
       if (peer != options_.self) peers.push_back(peer);
-    executor_->say_goodbye(peers);
+    // In an elastic job a loss is the coordinator's to tell.
+    const PeerId lost = first_loss_.ok() || options_.elastic ? PeerId{} : first_loss_.error().peer;
+    executor_->say_goodbye(peers, executor_->has_said_goodbye(lost) ? PeerId{} : lost);
   }
   // What was handed to the transports must be on its way before the process may end.
   const Instant give_up = now() + kGoodbyeWait;

@@ -69,9 +69,11 @@ class LifeTest : public ::testing::Test {
   }
   void turn_until_news(size_t count) {
     const Instant deadline = now() + 60s;
+    std::unique_lock guard(loop_);
     while (news_.size() < count && now() < deadline) {
+      guard.unlock();
       loop_.wait(deadline - now());
-      const std::lock_guard guard(loop_);
+      guard.lock();
       loop_.turn();
     }
   }
