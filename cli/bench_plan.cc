@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "pliant/base/bytes.h"
+#include "pliant/base/text.h"
 #include "pliant/collective/strategy.h"
 
 namespace pliant::cli {
@@ -52,20 +53,9 @@ Result<Value> find(const std::array<std::pair<std::string_view, Value>, size>& t
   return invalid(fmt::format("unknown {} '{}'; use one of {}", what, text, names_of(table)));
 }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> items;
-  size_t start = 0;
-  while (true) {
-    const size_t comma = text.find(',', start);
-    items.push_back(text.substr(start, comma - start));
-    if (comma == std::string::npos) return items;
-    start = comma + 1;
-  }
-}
-
 Result<std::vector<int>> parse_nps(const std::string& text) {
   std::vector<int> nps;
-  for (const std::string& item : split(text)) {
+  for (const std::string& item : comma_separated(text)) {
     int np = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), np);
     if (error != std::errc{} || end != item.data() + item.size() || np < 1 || np > kRanksMax)
@@ -78,7 +68,7 @@ Result<std::vector<int>> parse_nps(const std::string& text) {
 
 Result<std::vector<uint64_t>> parse_sizes(const std::string& text, DType dtype) {
   std::vector<uint64_t> sizes;
-  for (const std::string& item : split(text)) {
+  for (const std::string& item : comma_separated(text)) {
     const auto bytes = parse_bytes(item);
     if (!bytes) return invalid("--sizes: " + bytes.error().message);
     if (*bytes % size_of(dtype) != 0)

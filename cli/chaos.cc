@@ -19,6 +19,7 @@
 #include "cli/chaos_job.h"
 #include "cli/chaos_network.h"
 #include "cli/chaos_report.h"
+#include "pliant/base/text.h"
 #include "pliant/base/time.h"
 
 namespace pliant::cli {
@@ -68,19 +69,9 @@ struct ChaosOptions {
   bool quiet = false;
 };
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> words;
-  for (size_t start = 0; start <= text.size();) {
-    const size_t end = std::min(text.find(',', start), text.size());
-    words.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
-  return words;
-}
-
 // The faults that were asked for, or all that the hosts allow.
 std::vector<std::string> kinds_of(const ChaosOptions& options) {
-  if (!options.faults.empty()) return split(options.faults);
+  if (!options.faults.empty()) return comma_separated(options.faults);
   std::vector<std::string> kinds(kKinds.begin(), kKinds.end());
   std::erase_if(kinds, [&](const std::string& kind) {
     return (kind == "agent" && options.hosts < 2) || (kind == "partition" && !options.partitions);
@@ -458,7 +449,7 @@ void add_chaos(CLI::App& app, int& exit_code) {
                    "Some of kill,stop,resize,coordinator,agent,partition (default: all that the "
                    "hosts allow)")
       ->check([](const std::string& text) -> std::string {
-        for (const std::string& kind : split(text)) {
+        for (const std::string& kind : comma_separated(text)) {
           if (std::find(kKinds.begin(), kKinds.end(), kind) == kKinds.end())
             return fmt::format("'{}' is no fault: choose from {}", kind, fmt::join(kKinds, ", "));
         }

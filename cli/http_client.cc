@@ -10,13 +10,15 @@
 #include <charconv>
 #include <utility>
 
+#include "pliant/base/text.h"
+#include "pliant/runtime/http_text.h"
+
 namespace pliant::cli {
 namespace {
 
 constexpr size_t kHeadBytesMax = size_t{64} << 10;
 constexpr size_t kReplyBytesMax = size_t{256} << 20;
 constexpr size_t kChunkLineBytesMax = 64;
-constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 Error broken(const std::string& what) { return invalid("the answer is no HTTP: " + what); }
 
@@ -70,13 +72,6 @@ Result<std::string> receive_some(const Fd& socket) {
   }
 }
 
-std::string lower(std::string text) {
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return text;
-}
-
 struct Head {
   int status = 0;
   std::map<std::string, std::string> fields;
@@ -87,13 +82,13 @@ Result<Head> parse_head(std::string_view text) {
   if (!text.starts_with("HTTP/1.") || text.size() < 12) return broken("no status line");
   const auto read = std::from_chars(text.data() + 9, text.data() + 12, head.status);
   if (read.ec != std::errc{} || head.status < 100) return broken("no status");
-  for (size_t at = text.find("\r\n"); at != std::string_view::npos;) {
-    const size_t next = text.find("\r\n", at + 2);
+  for (size_t at = text.find(kLineEnd); at != std::string_view::npos;) {
+    const size_t next = text.find(kLineEnd, at + 2);
     const std::string_view line = text.substr(at + 2, next == text.npos ? next : next - at - 2);
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) return broken("a header field without a colon");
     const size_t value = std::min(line.find_first_not_of(" \t", colon + 1), line.size());
-    head.fields[lower(std::string(line.substr(0, colon)))] = line.substr(value);
+    head.fields[lower(line.substr(0, colon))] = line.substr(value);
     at = next;
   }
   return head;

@@ -4,38 +4,24 @@
 #include <random>
 
 #include "pliant/membership/test_roster.h"
+#include "pliant/membership/test_view.h"
 
 namespace pliant {
 namespace {
 
-Member member(uint16_t slot) {
-  return {.id = {.host = slot / 4U, .slot = slot, .incarnation = 1},
-          .pid = 100 + slot,
-          .host = "a",
-          .address = "10.0.0.1",
-          .port = 1,
-          .local_name = ""};
-}
-
-View view_of(uint32_t epoch, const std::vector<uint16_t>& slots) {
-  View view{Epoch{epoch}, {}};
-  for (const uint16_t slot : slots) view.members.push_back(member(slot));
-  return view;
-}
-
 std::vector<Departure> gone_of(const std::vector<uint16_t>& slots) {
   std::vector<Departure> gone;
-  for (const uint16_t slot : slots) gone.push_back({member(slot).id, true, false, "died"});
+  for (const uint16_t slot : slots) gone.push_back({test_member(slot).id, true, false, "died"});
   return gone;
 }
 
 TEST(ViewDelta, LeavesNamesAndComesToTheSameView) {
-  const View before = view_of(3, {0, 1, 2, 3});
-  const View after = view_of(7, {0, 2, 5, 4});
+  const View before = test_view(3, {0, 1, 2, 3});
+  const View after = test_view(7, {0, 2, 5, 4});
   const auto delta = diff(before, after, gone_of({3, 1}));
   ASSERT_TRUE(delta.has_value());
   EXPECT_EQ(delta->before, Epoch{3});
-  EXPECT_EQ(delta->joined, (std::vector{member(5), member(4)}));
+  EXPECT_EQ(delta->joined, (std::vector{test_member(5), test_member(4)}));
   EXPECT_EQ(delta->gone, gone_of({3, 1}));
   const auto applied = apply(*delta, before);
   ASSERT_TRUE(applied.ok()) << applied.error().message;
@@ -43,47 +29,47 @@ TEST(ViewDelta, LeavesNamesAndComesToTheSameView) {
 }
 
 TEST(ViewDelta, WhatHasNoDeltaIsNotGivenOne) {
-  const View before = view_of(3, {0, 1, 2});
-  EXPECT_TRUE(diff(before, view_of(4, {0, 1, 2}), {}).has_value()) << "only the number is new";
-  EXPECT_FALSE(diff(View{}, view_of(1, {0}), {}).has_value()) << "the first view";
+  const View before = test_view(3, {0, 1, 2});
+  EXPECT_TRUE(diff(before, test_view(4, {0, 1, 2}), {}).has_value()) << "only the number is new";
+  EXPECT_FALSE(diff(View{}, test_view(1, {0}), {}).has_value()) << "the first view";
   EXPECT_FALSE(diff(before, before, {}).has_value());
-  EXPECT_FALSE(diff(before, view_of(2, {0, 1, 2}), {}).has_value()) << "an older one";
-  EXPECT_FALSE(diff(before, view_of(4, {1, 0, 2}), {}).has_value()) << "another order";
-  EXPECT_FALSE(diff(before, view_of(4, {0, 2}), {}).has_value()) << "not said to be gone";
-  EXPECT_FALSE(diff(before, view_of(4, {0, 2}), gone_of({1, 1})).has_value());
-  EXPECT_FALSE(diff(before, view_of(4, {0, 2}), gone_of({1, 5})).has_value()) << "a stranger";
-  EXPECT_FALSE(diff(before, view_of(4, {0, 2, 1}), {}).has_value()) << "left and came back";
-  EXPECT_FALSE(diff(before, view_of(4, {0, 1, 2, 4, 4}), {}).has_value()) << "twice";
-  View moved = view_of(4, {0, 1, 2});
+  EXPECT_FALSE(diff(before, test_view(2, {0, 1, 2}), {}).has_value()) << "an older one";
+  EXPECT_FALSE(diff(before, test_view(4, {1, 0, 2}), {}).has_value()) << "another order";
+  EXPECT_FALSE(diff(before, test_view(4, {0, 2}), {}).has_value()) << "not said to be gone";
+  EXPECT_FALSE(diff(before, test_view(4, {0, 2}), gone_of({1, 1})).has_value());
+  EXPECT_FALSE(diff(before, test_view(4, {0, 2}), gone_of({1, 5})).has_value()) << "a stranger";
+  EXPECT_FALSE(diff(before, test_view(4, {0, 2, 1}), {}).has_value()) << "left and came back";
+  EXPECT_FALSE(diff(before, test_view(4, {0, 1, 2, 4, 4}), {}).has_value()) << "twice";
+  View moved = test_view(4, {0, 1, 2});
   moved.members[1].port = 77;
   EXPECT_FALSE(diff(before, moved, {}).has_value()) << "reached in another way";
 }
 
 TEST(ViewDelta, AnotherBaseIsRefused) {
-  const View before = view_of(3, {0, 1, 2});
-  const ViewDelta delta = *diff(before, view_of(4, {0, 2, 4}), gone_of({1}));
+  const View before = test_view(3, {0, 1, 2});
+  const ViewDelta delta = *diff(before, test_view(4, {0, 2, 4}), gone_of({1}));
   ASSERT_TRUE(apply(delta, before).ok());
   for (const uint32_t epoch : {0u, 2u, 4u, 5u})
-    EXPECT_EQ(apply(delta, view_of(epoch, {0, 1, 2})).code(), Code::kInvalid) << epoch;
-  EXPECT_FALSE(apply(delta, view_of(3, {0, 2})).ok()) << "who is gone was no member";
-  EXPECT_FALSE(apply(delta, view_of(3, {0, 1, 2, 4})).ok()) << "who joins is a member";
-  EXPECT_FALSE(apply(delta, view_of(3, {0, 1, 3})).ok()) << "other members";
-  EXPECT_FALSE(apply(delta, view_of(3, {2, 1, 0})).ok()) << "other ranks";
+    EXPECT_EQ(apply(delta, test_view(epoch, {0, 1, 2})).code(), Code::kInvalid) << epoch;
+  EXPECT_FALSE(apply(delta, test_view(3, {0, 2})).ok()) << "who is gone was no member";
+  EXPECT_FALSE(apply(delta, test_view(3, {0, 1, 2, 4})).ok()) << "who joins is a member";
+  EXPECT_FALSE(apply(delta, test_view(3, {0, 1, 3})).ok()) << "other members";
+  EXPECT_FALSE(apply(delta, test_view(3, {2, 1, 0})).ok()) << "other ranks";
   EXPECT_FALSE(apply(delta, View{}).ok());
 }
 
 TEST(ViewDelta, ForgeriesAreRefused) {
-  const View before = view_of(3, {0, 1, 2});
-  const ViewDelta right = *diff(before, view_of(4, {0, 2, 4}), gone_of({1}));
+  const View before = test_view(3, {0, 1, 2});
+  const ViewDelta right = *diff(before, test_view(4, {0, 2, 4}), gone_of({1}));
   const auto refused = [&](auto&& forge) {
     ViewDelta forged = right;
     forge(forged);
     return !apply(forged, before).ok();
   };
   EXPECT_TRUE(refused([](ViewDelta& d) { d.gone.push_back(d.gone[0]); }));
-  EXPECT_TRUE(refused([](ViewDelta& d) { d.gone[0].peer = member(9).id; }));
+  EXPECT_TRUE(refused([](ViewDelta& d) { d.gone[0].peer = test_member(9).id; }));
   EXPECT_TRUE(refused([](ViewDelta& d) { d.joined.push_back(d.joined[0]); }));
-  EXPECT_TRUE(refused([](ViewDelta& d) { d.joined[0] = member(2); }));
+  EXPECT_TRUE(refused([](ViewDelta& d) { d.joined[0] = test_member(2); }));
   EXPECT_TRUE(refused([](ViewDelta& d) { d.epoch = Epoch{3}; }));
   EXPECT_TRUE(refused([](ViewDelta& d) { d.epoch = Epoch{5}; }));
   EXPECT_TRUE(refused([](ViewDelta& d) { ++d.fingerprint; }));

@@ -7,27 +7,13 @@
 #include <mutex>
 #include <utility>
 
+#include "pliant/membership/test_view.h"
 #include "pliant/runtime/herald.h"
 
 namespace pliant {
 namespace {
 
 using namespace std::chrono_literals;
-
-Member member(uint16_t slot) {
-  return {.id = {.host = 0, .slot = slot, .incarnation = 1},
-          .pid = 100 + slot,
-          .host = "a",
-          .address = "127.0.0.1",
-          .port = 1,
-          .local_name = ""};
-}
-
-View view_of(uint32_t epoch, const std::vector<uint16_t>& slots) {
-  View view{Epoch{epoch}, {}};
-  for (const uint16_t slot : slots) view.members.push_back(member(slot));
-  return view;
-}
 
 class ControlLinkTest : public ::testing::Test {
  protected:
@@ -60,10 +46,10 @@ class ControlLinkTest : public ::testing::Test {
     answer_ = std::move(answer);
     SessionOptions options;
     options.coordinator = to_string(*local_address(listener_));
-    options.self = member(0).id;
+    options.self = test_member(0).id;
     options.elastic = true;
     options.heartbeat = 60s;
-    auto link = ControlLink::join(loop_, options, member(0));
+    auto link = ControlLink::join(loop_, options, test_member(0));
     ASSERT_TRUE(link.ok()) << link.error().message;
     link_ = std::move(*link);
     const std::lock_guard guard(loop_);
@@ -95,48 +81,48 @@ class ControlLinkTest : public ::testing::Test {
   std::vector<ViewDecided> views_;
 };
 
-const std::vector<Departure> kOneIsGone = {{member(1).id, true, false, "died"}};
+const std::vector<Departure> kOneIsGone = {{test_member(1).id, true, false, "died"}};
 
 TEST_F(ControlLinkTest, AChangeIsAView) {
-  join(ViewDecided{view_of(3, {0, 1, 2}), {}});
-  say(ViewChanged{*diff(view_of(3, {0, 1, 2}), view_of(4, {0, 2, 5}), kOneIsGone)});
+  join(ViewDecided{test_view(3, {0, 1, 2}), {}});
+  say(ViewChanged{*diff(test_view(3, {0, 1, 2}), test_view(4, {0, 2, 5}), kOneIsGone)});
   turn_until([&] { return !views_.empty(); });
-  EXPECT_EQ(views_[0], (ViewDecided{view_of(4, {0, 2, 5}), kOneIsGone}));
+  EXPECT_EQ(views_[0], (ViewDecided{test_view(4, {0, 2, 5}), kOneIsGone}));
   EXPECT_EQ(joins_, std::vector<uint32_t>{0});
 }
 
 TEST_F(ControlLinkTest, AChangeOfAnotherViewIsAnsweredByAskingForTheWhole) {
-  join(ViewDecided{view_of(3, {0, 1, 2}), {}});
+  join(ViewDecided{test_view(3, {0, 1, 2}), {}});
   // The change from 3 to 4 never came, and that from 3 to 5 is of another 3.
-  say(ViewChanged{*diff(view_of(4, {0, 1, 2}), view_of(5, {0, 2}), kOneIsGone)});
+  say(ViewChanged{*diff(test_view(4, {0, 1, 2}), test_view(5, {0, 2}), kOneIsGone)});
   turn_until([&] { return joins_.size() == 2; });
-  say(ViewChanged{*diff(view_of(3, {0, 1, 7}), view_of(5, {0, 7}), kOneIsGone)});
+  say(ViewChanged{*diff(test_view(3, {0, 1, 7}), test_view(5, {0, 7}), kOneIsGone)});
   turn_until([&] { return joins_.size() == 3; });
   EXPECT_EQ(joins_, (std::vector<uint32_t>{0, 3, 3}));
   EXPECT_EQ(lines_, 1) << "over the same line: a closed one is a loss";
   EXPECT_TRUE(views_.empty());
-  say(ViewDecided{view_of(5, {0, 2}), kOneIsGone});
+  say(ViewDecided{test_view(5, {0, 2}), kOneIsGone});
   turn_until([&] { return !views_.empty(); });
-  EXPECT_EQ(link_->view(), view_of(5, {0, 2}));
+  EXPECT_EQ(link_->view(), test_view(5, {0, 2}));
 }
 
 TEST_F(ControlLinkTest, OldChangesAreIgnored) {
-  join(ViewDecided{view_of(3, {0, 1, 2}), {}});
-  say(ViewChanged{*diff(view_of(2, {0, 1}), view_of(3, {0}), kOneIsGone)});
-  say(ViewChanged{*diff(view_of(3, {0, 1, 2}), view_of(4, {0, 2}), kOneIsGone)});
+  join(ViewDecided{test_view(3, {0, 1, 2}), {}});
+  say(ViewChanged{*diff(test_view(2, {0, 1}), test_view(3, {0}), kOneIsGone)});
+  say(ViewChanged{*diff(test_view(3, {0, 1, 2}), test_view(4, {0, 2}), kOneIsGone)});
   turn_until([&] { return !views_.empty(); });
-  EXPECT_EQ(views_[0].view, view_of(4, {0, 2}));
+  EXPECT_EQ(views_[0].view, test_view(4, {0, 2}));
   EXPECT_EQ(joins_.size(), 1u);
 }
 
 TEST_F(ControlLinkTest, ACandidateWaitsForAWholeView) {
-  join(Meet{{member(1), member(2)}});
+  join(Meet{{test_member(1), test_member(2)}});
   ASSERT_TRUE(link_->candidate());
-  say(ViewChanged{*diff(view_of(3, {1, 2}), view_of(4, {1, 2, 0}), {})});
-  say(ViewDecided{view_of(4, {1, 2, 0}), {}});
+  say(ViewChanged{*diff(test_view(3, {1, 2}), test_view(4, {1, 2, 0}), {})});
+  say(ViewDecided{test_view(4, {1, 2, 0}), {}});
   turn_until([&] { return !views_.empty(); });
   EXPECT_EQ(views_.size(), 1u);
-  EXPECT_EQ(link_->view(), view_of(4, {1, 2, 0}));
+  EXPECT_EQ(link_->view(), test_view(4, {1, 2, 0}));
   EXPECT_FALSE(link_->candidate());
 }
 

@@ -93,9 +93,7 @@ class Coordinator final {
     std::function<void(int signal)> on_signal;
     std::function<void(const JobAction::Finish&)> on_finish;
 
-    // Of elastic jobs. Orders for a host whose agent lives in this process; false if none does.
-    std::function<bool(uint32_t host, const StartWorker&)> on_start_worker = {};
-    std::function<bool(const SignalWorker&)> on_signal_worker = {};
+    // Of elastic jobs.
     std::function<void(const JobNews&)> on_news = {};
     std::function<void(const std::string& line)> on_line = {};
     // To be kept for the next coordinator before this returns; what was decided is told after it.

@@ -125,7 +125,6 @@ void Coordinator::keep_now() {
 
 void Coordinator::start_worker(const JobAction::Start& start) {
   const StartWorker order{start.peer.slot, start.peer.incarnation, start.number};
-  if (callbacks_.on_start_worker && callbacks_.on_start_worker(start.peer.host, order)) return;
   if (send_to_agent(start.peer.host, order)) return;
   // Told later, when what is being done now is done.
   events_.push_back(WorkerExited{.peer = start.peer,
@@ -136,7 +135,6 @@ void Coordinator::start_worker(const JobAction::Start& start) {
 }
 
 void Coordinator::signal_worker(const SignalWorker& signal) {
-  if (callbacks_.on_signal_worker && callbacks_.on_signal_worker(signal)) return;
   send_to_agent(signal.peer.host, signal);
 }
 

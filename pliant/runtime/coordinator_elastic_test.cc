@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 
 constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
 
-// What a session does at its end of the line, by hand.
+// What a session or an agent does at its end of the line, by hand.
 class FakeWorker final {
  public:
   FakeWorker(Loop& loop, const std::string& coordinator, const Message& first) {
@@ -42,6 +43,7 @@ class FakeWorker final {
     return decided == nullptr ? 0 : number(decided->view.epoch);
   }
 
+  std::function<void(const Message&)> on_message;
   std::vector<Message> got;
   int changes = 0;  // views that came as one
   View held;
@@ -49,6 +51,7 @@ class FakeWorker final {
 
  private:
   void hear(const Message& message) {
+    if (on_message) on_message(message);
     got.push_back(message);
     if (const auto* const changed = std::get_if<ViewChanged>(&message)) {
       ++changes;
@@ -84,16 +87,16 @@ class ElasticCoordinator : public ::testing::Test {
     callbacks.on_start = [](const StartWorkers&) {};
     callbacks.on_signal = [](int) {};
     callbacks.on_finish = [this](const JobAction::Finish& finish) { finish_ = finish; };
-    callbacks.on_start_worker = [this](uint32_t host, const StartWorker& order) {
-      started_.push_back({host, order.slot, static_cast<uint16_t>(order.incarnation)});
-      return host == 0;
-    };
-    callbacks.on_signal_worker = [](const SignalWorker& signal) { return signal.peer.host == 0; };
     callbacks.on_news = [this](const JobNews& news) { news_.push_back(news); };
     callbacks.on_line = [this](const std::string& line) { lines_.push_back(line); };
     callbacks.on_log = [this](Bytes bytes) { log_.assign(bytes.begin(), bytes.end()); };
     coordinator_ = std::move(*Coordinator::open(loop_, std::move(options), std::move(callbacks)));
-    coordinator_->tell(AgentReady{0, "127.0.0.1", 1, 0, "", running_, {}});
+    agent_ = std::make_unique<FakeWorker>(loop_, coordinator_->endpoint(),
+                                          AgentReady{0, "127.0.0.1", 1, 0, "", running_, {}});
+    agent_->on_message = [this](const Message& message) {
+      if (const auto* const order = std::get_if<StartWorker>(&message))
+        started_.push_back({0, order->slot, static_cast<uint16_t>(order->incarnation)});
+    };
   }
   static Member member(PeerId peer) {
     return {.id = peer,
@@ -136,6 +139,7 @@ class ElasticCoordinator : public ::testing::Test {
   std::lock_guard<Loop> guard_;
   std::vector<PeerId> started_;
   std::vector<PeerId> running_;  // when the agent introduces itself
+  std::unique_ptr<FakeWorker> agent_;  // of host 0
   std::map<PeerId, std::unique_ptr<FakeWorker>> workers_;
   std::vector<PeerId> beating_;
   std::vector<JobNews> news_;

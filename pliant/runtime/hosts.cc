@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <set>
 
+#include "pliant/base/text.h"
+
 namespace pliant {
 namespace {
 
@@ -33,13 +35,6 @@ bool is_name(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](unsigned char c) {
            return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
          });
-}
-
-std::string_view trimmed(std::string_view text) {
-  const char* const kSpace = " \t\r\n";
-  const size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
 // Takes "[...]" or what stands before one of `ends` off the front of `rest`.

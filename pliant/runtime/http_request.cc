@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "pliant/base/text.h"
 #include "pliant/runtime/http_text.h"
 
 namespace pliant {
@@ -87,7 +88,7 @@ std::optional<HttpFault> read_field(std::string_view line, HttpRequest& request)
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
     return HttpFault{400, "a header field is not of the form Name: value"};
-  const std::string_view value = trimmed(line.substr(colon + 1));
+  const std::string_view value = trimmed(line.substr(colon + 1), kFieldBlanks);
   for (const char c : value) {
     if ((c >= 0 && c < ' ' && c != '\t') || c == '\x7f')
       return HttpFault{400, "a header field holds a control character"};

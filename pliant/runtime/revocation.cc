@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "pliant/base/text.h"
+
 namespace pliant {
 namespace {
 
@@ -26,13 +28,6 @@ std::string plain(std::string_view text) {
     if (c < ' ' || c >= '\x7f') c = '?';
   }
   return result;
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
 // A text field of an object; empty if there is none.

@@ -22,13 +22,6 @@ bool repairable(const Error& error, bool elastic) {
   return error.code == Code::kPeerLost || error.code == Code::kStaleEpoch;
 }
 
-template <typename Ranks>
-Group group_of(const Group& world, const Ranks& ranks, PeerId self, Epoch epoch) {
-  std::vector<PeerId> members;
-  for (const Rank rank : ranks) members.push_back(world.peer(rank));
-  return make_group(members, self, epoch);
-}
-
 }  // namespace
 
 Steps::Steps(StepGround& ground, PeerId self, Options options)
@@ -413,9 +406,14 @@ Result<Fate> Steps::exchange_reports() {
   return decide_fate(reports);
 }
 
+Group Steps::group_of(const std::vector<Rank>& ranks) const {
+  std::vector<PeerId> members;
+  for (const Rank rank : ranks) members.push_back(ground_.world().peer(rank));
+  return make_group(members, self_, ground_.view().epoch);
+}
+
 Status Steps::follow(const Fate& fate) {
   const Group& world = ground_.world();
-  const Epoch epoch = ground_.view().epoch;
   active_ranks_ = fate.with_state;
   newcomers_ = fate.with_state.size() < static_cast<size_t>(world.size());
   sync_before_ = fate.sync_before;
@@ -427,7 +425,7 @@ Status Steps::follow(const Fate& fate) {
   // The first member of a new job: what it has is the state.
   has_state_ = true;
   if (test_defect() != Defect::kRankReuse || active_.members.empty())
-    active_ = group_of(world, fate.with_state, self_, epoch);
+    active_ = group_of(fate.with_state);
   // What can fail comes first: from the end of roll_forward() on this member follows the fate.
   auto redeals = learn_redeals(fate);
   if (!redeals) return redeals.error();
@@ -453,7 +451,7 @@ Status Steps::roll_forward(const Fate& fate) {
   if (test_defect() == Defect::kRollForwardSkipped) return {};
   std::vector<Rank> ranks = {fate.holder};
   ranks.insert(ranks.end(), fate.behind.begin(), fate.behind.end());
-  const Group group = group_of(ground_.world(), ranks, self_, ground_.view().epoch);
+  const Group group = group_of(ranks);
   if (behind && !open_)
     return invalid(
         fmt::format("step {} was committed by others, but not begun here", fate.committed));

@@ -121,6 +121,8 @@ class Steps final {
   void find_left_behind(const std::vector<Departure>& gone);
   Result<Fate> exchange_reports();
   Status follow(const Fate& fate);
+  // Some members of the installed view.
+  Group group_of(const std::vector<Rank>& ranks) const;
   Status roll_forward(const Fate& fate);
   Status pass_on(const std::vector<Call*>& calls, const Group& group, bool behind);
   // The redeals that others have made of the step that is open, and the next one.

@@ -33,9 +33,6 @@ Result<std::vector<Redeal>> Steps::learn_redeals(const Fate& fate) {
   const Group& world = ground_.world();
   std::vector<std::byte> bytes(fate.redeals * members);
   if (world.self == fate.redealer) bytes = encode(mine);
-  std::vector<PeerId> peers;
-  for (const Rank rank : fate.with_state) peers.push_back(world.peer(rank));
-  const Group group = make_group(peers, self_, ground_.view().epoch);
   const auto root = std::find(fate.with_state.begin(), fate.with_state.end(), fate.redealer);
   Operation tell;
   tell.collective = Collective::kBroadcast;
@@ -45,7 +42,7 @@ Result<std::vector<Redeal>> Steps::learn_redeals(const Fate& fate) {
   tell.count = bytes.size();
   tell.dtype = DType::kU8;
   tell.root = static_cast<Rank>(root - fate.with_state.begin());
-  PLIANT_TRY(ground_.run(tell, group, nullptr));
+  PLIANT_TRY(ground_.run(tell, active_, nullptr));
   auto told = decode_redeals(bytes, fate.redeals, members);
   if (told &&
       !std::equal(mine.begin(), mine.end(), told->begin(),

@@ -198,9 +198,9 @@ Status Steps::move_state(bool gives, const std::vector<Rank>& sources) {
   std::vector<Group> groups(sources.size());
   for (size_t part = 0; part < sources.size(); ++part) {
     if (gives && sources[part] != world.self) continue;
-    std::vector<PeerId> members = {world.peer(sources[part])};
-    for (const Rank rank : newcomers) members.push_back(world.peer(rank));
-    groups[part] = make_group(members, self_, ground_.view().epoch);
+    std::vector<Rank> ranks = {sources[part]};
+    ranks.insert(ranks.end(), newcomers.begin(), newcomers.end());
+    groups[part] = group_of(ranks);
   }
   // Buffers outside, parts inside: a newcomer takes from all sources at once.
   for (size_t index = 0; index < states_.size() && first.ok(); ++index)
