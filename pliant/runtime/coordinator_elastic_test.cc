@@ -138,7 +138,7 @@ class ElasticCoordinator : public ::testing::Test {
   Loop loop_;
   std::lock_guard<Loop> guard_;
   std::vector<PeerId> started_;
-  std::vector<PeerId> running_;  // when the agent introduces itself
+  std::vector<PeerId> running_;        // when the agent introduces itself
   std::unique_ptr<FakeWorker> agent_;  // of host 0
   std::map<PeerId, std::unique_ptr<FakeWorker>> workers_;
   std::vector<PeerId> beating_;

@@ -56,7 +56,8 @@ Status HttpResponseParser::take_head() {
     if (colon == 0 || colon == std::string_view::npos)
       return broken("a header field is not of the form Name: value");
     const std::string name = lower(line.substr(0, colon));
-    const auto [at, added] = response_.fields.emplace(name, trimmed(line.substr(colon + 1), kFieldBlanks));
+    const auto [at, added] =
+        response_.fields.emplace(name, trimmed(line.substr(colon + 1), kFieldBlanks));
     // Two lengths are two opinions of where the body ends.
     if (!added && (name == "content-length" || name == "transfer-encoding"))
       return broken(fmt::format("the header field {} comes twice", name));
@@ -112,7 +113,8 @@ Status HttpResponseParser::take_chunk_size() {
     if (buffer_.size() > kChunkLineBytesMax + 1) return broken("a chunk has no length");
     return {};
   }
-  const auto bytes = number_in(trimmed(std::string_view(line).substr(0, line.find(';')), kFieldBlanks), 16);
+  const auto bytes =
+      number_in(trimmed(std::string_view(line).substr(0, line.find(';')), kFieldBlanks), 16);
   if (!bytes || line.size() > kChunkLineBytesMax) return broken("a chunk has no length");
   if (*bytes > limits_.body_bytes_max - response_.body.size())
     return invalid(fmt::format("the answer is larger than {} bytes", limits_.body_bytes_max));

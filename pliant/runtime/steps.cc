@@ -471,8 +471,8 @@ Status Steps::pass_on(const std::vector<Call*>& calls, const Group& group, bool 
   std::vector<SharedPlace> places(calls.size());
   if (group.one_host() && !behind)
     for (size_t i = 0; i < calls.size(); ++i)
-      places[i] = ground_.place_of(
-          calls[i]->result, calls[i]->operation.count * size_of(calls[i]->operation.dtype));
+      places[i] = ground_.place_of(calls[i]->result,
+                                   calls[i]->operation.count * size_of(calls[i]->operation.dtype));
   if (group.one_host() && !calls.empty()) {
     Operation tell;
     tell.collective = Collective::kBroadcast;
@@ -489,8 +489,8 @@ Status Steps::pass_on(const std::vector<Call*>& calls, const Group& group, bool 
     if (places[i].owner != 0) {
       if (behind) call->result = ground_.at(places[i]);
       if (call->result == nullptr)
-        return invalid(fmt::format("the result '{}' is in memory of a peer that was never met",
-                                   call->name));
+        return invalid(
+            fmt::format("the result '{}' is in memory of a peer that was never met", call->name));
       continue;
     }
     const std::string name = "pliant/forward/" + call->name;
