@@ -56,6 +56,12 @@ bool overlaps_badly(const Operation& operation, const Group& group, const Sizes&
   return input + allowed.output != output + allowed.input;
 }
 
+bool disjoint(const void* left, const void* right, size_t bytes) {
+  const auto a = reinterpret_cast<uintptr_t>(left);
+  const auto b = reinterpret_cast<uintptr_t>(right);
+  return a < b ? b - a >= bytes : a - b >= bytes;
+}
+
 }  // namespace
 
 Sizes sizes_of(const Operation& operation, const Group& group) {
@@ -153,6 +159,18 @@ Status check_call(const Operation& operation, const Group& group) {
   if (overlaps_badly(operation, group, sizes))
     return wrong("input and output overlap, and not as an operation in place");
   return {};
+}
+
+bool repeats(const Operation& call, const Operation& before) {
+  if (call.collective != Collective::kAllReduce || before.collective != Collective::kAllReduce ||
+      call.count != before.count || call.dtype != before.dtype || call.op != before.op ||
+      call.shared_result != before.shared_result || !call.counts.empty() ||
+      !before.counts.empty() || !call.left_behind.empty() || !before.left_behind.empty() ||
+      call.input == nullptr || before.input == nullptr ||
+      (call.output == nullptr) != (before.output == nullptr))
+    return false;
+  return call.output == nullptr || call.output == call.input ||
+         disjoint(call.input, call.output, call.count * size_of(call.dtype));
 }
 
 }  // namespace pliant

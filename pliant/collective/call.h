@@ -14,6 +14,9 @@ namespace pliant {
 // Whether a call is right by itself; its collective is one. Says what is wrong.
 Status check_call(const Operation& operation, const Group& group);
 
+// True if `call` is right because `before` was: an all_reduce again, perhaps on other memory.
+bool repeats(const Operation& call, const Operation& before);
+
 // Equal on all ranks that make the same call; of a send and its receive, too.
 uint64_t key_of(const Operation& operation, const Group& group);
 

@@ -95,18 +95,13 @@ Result<Execution*> Executor::begin(const Operation& operation, const Group& grou
                     "use another name",
                     operation.name));
   execution.host_.release_staging();
-  Operation call;
-  Status right = check_call(operation, group);
-  if (right) {
-    call = essence(operation, group);
-    right = refresh_plan(binding, call);
-  }
-  if (!right) {
+  if (binding.plan_version == plan_version_ && repeats(operation, binding.last)) {
+    prepare_again(binding, operation);
+  } else if (const Status right = check_and_prepare(binding, operation); !right) {
     refuse(binding, operation, right.error());
     execution.busy_.store(false);
     return right.error();
   }
-  prepare(binding, call);
   execution.on_done_ = std::move(done);
   if (group.size() == 1) {
     execution.run_alone();
@@ -121,6 +116,19 @@ Result<Execution*> Executor::begin(const Operation& operation, const Group& grou
   if (!early_.empty()) take_early(execution);
   execution.advance();
   return &execution;
+}
+
+Status Executor::check_and_prepare(Binding& binding, const Operation& operation) {
+  binding.last = {};
+  PLIANT_TRY(check_call(operation, *binding.group));
+  const Operation call = essence(operation, *binding.group);
+  PLIANT_TRY(refresh_plan(binding, call));
+  prepare(binding, call);
+  if (operation.counts.empty() && operation.left_behind.empty()) {
+    binding.last = operation;
+    binding.last.name = {};
+  }
+  return {};
 }
 
 void Executor::refuse(Binding& binding, const Operation& operation, const Error& error) {
@@ -212,6 +220,18 @@ void Executor::prepare(Binding& binding, const Operation& call) {
       execution.output_ = binding.own_result.data();
     }
   }
+}
+
+void Executor::prepare_again(Binding& binding, const Operation& operation) {
+  Execution& execution = binding.execution;
+  execution.sequence_ = binding.calls++;
+  execution.operation_.mark = operation.mark;
+  execution.operation_.mean_over =
+      operation.mean_over == 0 ? binding.group->size() : operation.mean_over;
+  execution.input_ = static_cast<const std::byte*>(operation.input);
+  execution.output_ = static_cast<std::byte*>(operation.output);
+  if (operation.output == nullptr && !execution.operation_.shared_result)
+    execution.output_ = binding.own_result.data();
 }
 
 void Executor::adopt(Execution& execution, Instant now) {

@@ -102,6 +102,7 @@ class Executor final : public Sink {
     Signature signature;
     Schedule schedule;
     uint32_t plan_digest = 0;
+    Operation last;  // the newest that was right; its name is not kept
     HostBinding host;
     Execution execution;
     std::vector<std::byte> own_result;  // of a shared result that is not shared with anybody
@@ -118,7 +119,10 @@ class Executor final : public Sink {
   // A call that is wrong on this rank: the others must not wait for it.
   void refuse(Binding& binding, const Operation& operation, const Error& error);
   Status refresh_plan(Binding& binding, const Operation& operation);
+  Status check_and_prepare(Binding& binding, const Operation& operation);
   void prepare(Binding& binding, const Operation& operation);
+  // The last call again: what was found out about that one holds.
+  static void prepare_again(Binding& binding, const Operation& operation);
   void take_early(Execution& execution);
   void drop_early(uint64_t key, uint32_t sequence_max);
   // The call in flight that a message belongs to, or null.

@@ -64,8 +64,10 @@ Result<bool> Steps::begin() {
     repair_ = true;
   }
   if (sampler_ && sampler_->done()) return false;
-  open_.emplace();
+  open_ = &newest_;
   open_->number = committed_ + 1;
+  open_->redeals = 0;
+  open_->rolled_forward = false;
   const bool inherited = inherited_step_ == open_->number && inherited_epoch_ != 0;
   open_->assigned_epoch = inherited ? inherited_epoch_ : number(ground_.view().epoch);
   open_calls().count = 0;
@@ -105,7 +107,7 @@ Status Steps::all_reduce(std::string_view name, const void* input, void* output,
     note_contributors();
     if (!before.started) start_call(before);
   }
-  if (calls.count == calls.slots.size()) calls.slots.emplace_back();
+  if (calls.count == calls.slots.size()) calls.slots.push_back(std::make_unique<Call>());
   Call& call = calls.at(calls.count++);
   if (call.name != name) call.name = name;
   call.copy_to = output;
@@ -212,12 +214,12 @@ Status Steps::commit() {
       const bool left_behind = run.ok() && ground_.left_behind();
       if ((run.ok() && !left_behind) || test_defect() == Defect::kLocalCommit) break;
       if (!run.ok() && !repairable(run.error(), options_.elastic)) {
-        open_.reset();
+        open_ = nullptr;
         return run.error();
       }
     }
     if (Status changed = change_view(); !changed) {
-      open_.reset();
+      open_ = nullptr;
       return changed;
     }
     if (open_->rolled_forward) break;
@@ -263,7 +265,7 @@ void Steps::finish_step() {
   // They are those of the next step too, unless this one was special.
   contributors_known_ =
       contributors_known_ && !sampler_ && left_behind_.empty() && !open_->rolled_forward;
-  open_.reset();
+  open_ = nullptr;
   left_behind_.clear();
   left_inputs_.clear();
   candidates_.clear();
@@ -271,29 +273,29 @@ void Steps::finish_step() {
 }
 
 void Steps::tell_progress() {
-  if (redo_began_) times_.redo = ground_.time() - *redo_began_;
-  if (!options_.elastic || ground_.world().self != 0) {
-    redo_began_.reset();
-    return;
-  }
-  if (redo_began_) {
-    ground_.tell(Recovered{.epoch = number(ground_.view().epoch),
-                           .step = committed_,
-                           .agree_ns = times_.agree.count(),
-                           .redo_ns = times_.redo.count(),
-                           .transfer_ns = times_.transfer.count(),
-                           .transfer_bytes = times_.transfer_bytes,
-                           .incomplete = newcomers_});
-    redo_began_.reset();
-  }
+  if (redo_began_) tell_recovered();
   const bool asked =
       std::binary_search(options_.report_steps.begin(), options_.report_steps.end(), committed_);
   // The clock is a system call's worth; a step that takes microseconds should not pay it each time.
   if (!asked && committed_ % 16 != 0) return;
+  if (!options_.elastic || ground_.world().self != 0) return;
   const Instant now = ground_.time();
   if (!asked && now - last_progress_ < kProgressEvery) return;
   last_progress_ = now;
   ground_.tell(Progress{committed_, samples_total_});
+}
+
+void Steps::tell_recovered() {
+  times_.redo = ground_.time() - *redo_began_;
+  redo_began_.reset();
+  if (!options_.elastic || ground_.world().self != 0) return;
+  ground_.tell(Recovered{.epoch = number(ground_.view().epoch),
+                         .step = committed_,
+                         .agree_ns = times_.agree.count(),
+                         .redo_ns = times_.redo.count(),
+                         .transfer_ns = times_.transfer.count(),
+                         .transfer_bytes = times_.transfer_bytes,
+                         .incomplete = newcomers_});
 }
 
 Result<std::span<const std::byte>> Steps::result(std::string_view name) const {

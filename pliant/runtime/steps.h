@@ -13,7 +13,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -96,11 +95,11 @@ class Steps final {
   // The calls of a step. Its slots are used again by the step after the next: steps repeat
   // themselves, and the results of the last one must stay.
   struct Calls {
-    std::deque<Call> slots;
+    std::vector<std::unique_ptr<Call>> slots;
     size_t count = 0;
 
-    Call& at(size_t index) { return slots[index]; }
-    const Call& at(size_t index) const { return slots[index]; }
+    Call& at(size_t index) { return *slots[index]; }
+    const Call& at(size_t index) const { return *slots[index]; }
   };
   struct Open {
     uint64_t number = 0;
@@ -146,6 +145,7 @@ class Steps final {
   void finish_step();
   void skip_samples_of_open_step();
   void tell_progress();
+  void tell_recovered();
   void note_contributors();
   Calls& open_calls() { return calls_[open_->number % 2]; }
   const Calls& kept_calls() const { return calls_[committed_ % 2]; }
@@ -163,7 +163,8 @@ class Steps final {
   uint64_t committed_ = 0;
   // The commit that ends the use of what departed members have left behind; 0: there is none.
   uint64_t forget_at_ = 0;
-  std::optional<Open> open_;
+  Open newest_;           // kept from step to step for its memory
+  Open* open_ = nullptr;  // the same, while it is neither committed nor given up
   Calls calls_[2];  // by the parity of the step: the open one's, and those of the one before it
   std::vector<uint64_t> samples_;
 
