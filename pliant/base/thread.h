@@ -1,5 +1,7 @@
-// What a thread asks of the kernel. Any thread, for itself.
+// What a thread asks of the kernel. Any thread.
 #pragma once
+
+#include <sys/types.h>
 
 namespace pliant {
 
@@ -7,5 +9,10 @@ namespace pliant {
 // short turns, for which the kernel (Linux 6.12 on) interrupts those who asked for none. Processes
 // that the thread starts do not inherit it. Where the kernel does not know it, nothing happens.
 void run_promptly();
+
+// The kernel tears down the memory of a killed process in that process's own time: gigabytes are
+// tenths of a second, in which it competes with those who live. Asks that this one do so when
+// nobody else wants the core. Processes that are not ending, or not ours, are left alone.
+void end_in_idle_time(pid_t process);
 
 }  // namespace pliant

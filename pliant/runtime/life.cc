@@ -35,6 +35,7 @@ struct LifePage {
   // the agent that watches no more. Releases are counted, or a short hold could pass unseen. A
   // futex: the agent sleeps on it while the lock is not held.
   std::atomic<uint32_t> state;
+  std::atomic<pid_t> holder;  // of the lock, while kHeld
   pthread_mutex_t mutex;
 };
 
@@ -130,6 +131,7 @@ Status LifeHold::hold() {
   if (problem != 0 && problem != EOWNERDEAD)
     return Error{Code::kTimeout, "another process holds the life lock of this worker", {}, {}};
   held_ = true;
+  page.holder.store(getpid());
   page.state.fetch_or(kHeld);
   wake_all(page.state);
   return {};
@@ -178,6 +180,7 @@ void LifeWatch::watch() {
       pthread_mutex_consistent(&page.mutex);
       pthread_mutex_unlock(&page.mutex);
       tell(News::kDied);
+      end_in_idle_time(page.holder.load());
       return;
     }
     if (problem == 0) pthread_mutex_unlock(&page.mutex);
