@@ -60,8 +60,13 @@ Result<Executor::Binding*> Executor::bind(const Operation& operation, const Grou
       return wrong(fmt::format("there is no rank {} among {}", operation.root, group.size()));
     if (operation.root == group.self) return wrong("a rank cannot send to itself");
   }
+  // Most programs use one name again and again. Both sides of a pair may be of one name.
+  if (newest_ != nullptr && newest_->group->id == group.id && newest_->name == operation.name &&
+      !is_pair(operation.collective))
+    return newest_;
   const uint64_t key = key_of(operation, group);
   auto& slot = bindings_[key];
+  if (!is_pair(operation.collective)) newest_ = slot.get();
   if (slot != nullptr) return slot.get();
   if (bindings_.size() > kNamesMax) {
     bindings_.erase(key);
@@ -337,6 +342,7 @@ void Executor::install(Epoch epoch, std::span<const PeerId> at_large) {
   for (const auto& [key, binding] : bindings_)
     if (!binding->execution.busy_.load()) former.push_back(&binding->host);
   if (host_ != nullptr) host_->retire(former, at_large);
+  newest_ = nullptr;
   // One that is still in its caller's hands goes at the next change.
   std::erase_if(bindings_, [](const auto& entry) { return !entry.second->execution.busy_.load(); });
   for (auto& [key, queue] : early_)

@@ -146,6 +146,7 @@ class Executor final : public Sink {
   const Options options_;
   Epoch epoch_;
   std::unordered_map<uint64_t, std::unique_ptr<Binding>> bindings_;
+  Binding* newest_ = nullptr;  // the one that was used last
   std::unordered_map<uint32_t, Execution*> by_id_;
   uint32_t next_id_ = 1;
   uint64_t plan_version_ = 1;
