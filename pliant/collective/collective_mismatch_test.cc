@@ -234,6 +234,27 @@ TEST(Mismatch, IsNotHeardOfByASlowRank) {
   }
 }
 
+// Posting takes memory that all calls share; only when it is done may a caller go on by itself.
+TEST(Mismatch, IsSettledWithTheLoop) {
+  TestCluster cluster({.hosts = one_host(2), .plan = plan_of("direct")});
+  TestCall wrong(cluster, {.count = 900}, "name");
+  wrong.begin(0);
+  cluster.pause(0);
+  wrong.begin(1, [](Operation& operation) { operation.count = 899; });
+  ASSERT_TRUE(cluster.run_until([&] { return wrong.finished(1); }));
+  wrong.release();
+  TestCall right(cluster, {.count = 900}, "name");
+  right.begin(1);
+  EXPECT_FALSE(right.runs_alone(1));
+  cluster.resume(0);
+  ASSERT_TRUE(cluster.run_until([&] { return wrong.done(); }));
+  wrong.release();
+  right.begin(0);
+  EXPECT_TRUE(right.runs_alone(0));
+  cluster.run_until([&] { return right.done(); });
+  right.judge();
+}
+
 TEST(Mismatch, SaysWhatDiffers) {
   for (const auto& hosts : {one_host(2), std::vector<uint32_t>{0, 1}}) {
     TestCluster cluster({.hosts = hosts, .plan = plan_of("hierarchical:ring")});

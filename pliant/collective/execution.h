@@ -1,8 +1,8 @@
 // An Execution: one operation in flight. A state machine over the lanes of its schedule.
 //
 // Owned by its Binding (a name has at most one call in flight), driven by one thread at a time:
-// either the caller alone (host_only(): nothing but shared memory is touched), or whoever holds the
-// loop. advance() never blocks.
+// either the caller alone (runs_alone(): nothing but shared memory is touched), or whoever holds
+// the loop. advance() never blocks.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,9 @@ class Execution {
   // The outcome, and where the result stands.
   using Done = std::function<void(const Status&, const std::byte*)>;
 
-  bool host_only() const { return host_only_; }
+  // Asked by whoever begins it, with the loop held. A call that could not be posted yet still needs
+  // memory for that, which calls share.
+  bool runs_alone() const { return host_only_ && state_ != State::kSettling; }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
   // Blocks until finished; only after Executor::adopt(), and without the loop.
   void wait_finished() const { finished_.wait(false, std::memory_order_acquire); }

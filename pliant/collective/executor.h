@@ -3,7 +3,7 @@
 // It matches calls by name (the k-th use of a name on one rank belongs to the k-th use on every
 // other), keeps schedules from call to call, takes messages for calls that were not made yet, and
 // turns the loss of a peer into an error of every call that needs it. One a process. All calls are
-// made by the thread that holds the loop, except that a host_only() execution may be advanced by
+// made by the thread that holds the loop, except that one that runs_alone() may be advanced by
 // its caller alone.
 #pragma once
 
@@ -43,8 +43,8 @@ class Executor final : public Sink {
   Executor& operator=(const Executor&) = delete;
 
   // Begins an operation: checks it, posts it, sends its first messages. It is then advanced by the
-  // caller (host_only) or, after adopt(), by advance_all(). `done` runs once, when it has finished;
-  // the name is free when it has returned.
+  // caller (runs_alone) or, after adopt(), by advance_all(). `done` runs once, when it has
+  // finished; the name is free when it has returned.
   Result<Execution*> begin(const Operation& operation, const Group& group,
                            Execution::Done done = {});
   // Its deadline counts from here: a caller that advances it alone adopts it before it sleeps.

@@ -267,6 +267,9 @@ class TestCall final {
     });
   }
 
+  bool runs_alone(Rank rank) const {
+    return parts_[static_cast<size_t>(rank)].execution->runs_alone();
+  }
   bool finished(Rank rank) const {
     const Part& part = parts_[static_cast<size_t>(rank)];
     return part.execution != nullptr && part.execution->finished();

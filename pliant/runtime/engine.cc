@@ -315,16 +315,18 @@ bool Engine::drive(Done done) {
 
 Status Engine::run(const Operation& operation, const Group& group, const std::byte** result) {
   Execution* execution = nullptr;
+  bool alone = false;
   {
     const std::lock_guard guard(loop_);
     if (newer_view() || candidate_) return stale();
     auto begun = executor_->begin(operation, group);
     if (!begun) return begun.error();
     execution = *begun;
-    if (!execution->host_only()) executor_->adopt(*execution, now());
+    alone = execution->runs_alone();
+    if (!alone) executor_->adopt(*execution, now());
   }
   if (!execution->finished()) {
-    if (execution->host_only()) {
+    if (alone) {
       advance_alone(*execution);
     } else if (!drive([&] { return execution->finished(); })) {
       execution->wait_finished();

@@ -191,7 +191,7 @@ Status Worker::run(const Operation& operation, const Group& group, const std::by
   auto begun = executor_->begin(operation, group);
   if (!begun) return begun.error();
   Execution& execution = **begun;
-  if (!execution.host_only()) executor_->adopt(execution, time());
+  if (!execution.runs_alone()) executor_->adopt(execution, time());
   if (!execution.finished()) {
     const std::span<const std::byte> output(static_cast<const std::byte*>(operation.output),
                                             operation.count * size_of(operation.dtype));

@@ -95,8 +95,15 @@ bool ShmTransport::linked(PeerId peer) const {
 
 Segment* ShmTransport::segment_of(PeerId peer) {
   if (peer == options_.self) return &own_;
-  Link* link = find(peer);
-  return link == nullptr ? nullptr : link->segment.get();
+  const std::lock_guard guard(met_mutex_);
+  const auto at = met_.find(peer);
+  return at == met_.end() ? nullptr : at->second.segment;
+}
+
+void ShmTransport::connected(Link& link) {
+  link.connected = true;
+  const std::lock_guard guard(met_mutex_);
+  met_[link.peer] = {link.segment.get(), link.socket.get()};
 }
 
 std::optional<PeerId> ShmTransport::owner_of(const std::byte* memory, size_t bytes) const {
@@ -111,6 +118,10 @@ void ShmTransport::drop_lost(std::span<const PeerId> kept) {
   std::erase_if(order_, [&](const Link* link) {
     const PeerId peer = link->peer;
     if (!link->lost || std::find(kept.begin(), kept.end(), peer) != kept.end()) return false;
+    {
+      const std::lock_guard guard(met_mutex_);
+      met_.erase(peer);
+    }
     links_.erase(peer);
     return true;
   });
@@ -221,7 +232,7 @@ void ShmTransport::meet_stranger(int fd) {
   strangers_.erase(fd);
   link.segment = std::move(*segment);
   link.socket = std::move(socket);
-  link.connected = true;
+  connected(link);
   loop_.watch(link.socket.get(), EPOLLIN, [this, peer = link.peer](uint32_t) { on_socket(peer); });
 }
 
@@ -259,13 +270,17 @@ void ShmTransport::on_socket(PeerId peer) {
                    fmt::format("peer {} refused us: {}", to_string(peer), segment.error().message),
                    peer, options_.epoch});
     link.segment = std::move(*segment);
-    link.connected = true;
+    connected(link);
   }
 }
 
 void ShmTransport::lose(Link& link, Error error) {
   if (link.lost) return;
   link.lost = true;
+  if (link.connected) {
+    const std::lock_guard guard(met_mutex_);
+    met_[link.peer].socket = -1;
+  }
   if (link.socket.valid()) {
     loop_.unwatch(link.socket.get());
     link.socket.reset();
@@ -277,14 +292,15 @@ void ShmTransport::lose(Link& link, Error error) {
 }
 
 void ShmTransport::wake(PeerId peer) {
-  Link* link = find(peer);
-  if (link == nullptr || !link->connected || link->lost) return;
+  const std::lock_guard guard(met_mutex_);
+  const auto at = met_.find(peer);
+  if (at == met_.end() || at->second.socket < 0) return;
   // Whoever clears the flag sends the one wake-up that is needed.
-  if (link->segment->header().asleep.exchange(0, std::memory_order_acq_rel) == 0) return;
+  if (at->second.segment->header().asleep.exchange(0, std::memory_order_acq_rel) == 0) return;
   const std::byte byte{1};
   // A full socket means that wake-ups are waiting there already.
   [[maybe_unused]] const auto sent =
-      ::send(link->socket.get(), &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::send(at->second.socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 // ---- Messages ---------------------------------------------------------------------------------

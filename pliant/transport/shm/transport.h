@@ -3,11 +3,13 @@
 // Each process listens on a Unix socket with an abstract name (no file is left behind). Two peers
 // meet there once, prove the job's token, and hand each other the descriptor of their segment; the
 // socket then stays open to wake a sleeping peer and to tell of its death: it closes whatever the
-// peer dies of. Owned by one loop.
+// peer dies of. Owned by one loop; operations in shared memory, which run without it, may ask for
+// segment_of() and wake().
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,14 +52,15 @@ class ShmTransport final : public Transport {
   bool linked(PeerId peer) const override;
   const char* name() const override { return "shm"; }
 
-  // The peer's segment; null until the two have met. It outlives the peer until drop_lost().
+  // The peer's segment; null until the two have met. It outlives the peer until drop_lost(). Any
+  // thread.
   Segment* segment_of(PeerId peer);
   // Whose segment holds this memory.
   std::optional<PeerId> owner_of(const std::byte* memory, size_t bytes) const;
   // Forgets the lost peers that are not in `kept`, with their segments: nobody may hold memory of
   // theirs any more. Not from inside a call of the sink.
   void drop_lost(std::span<const PeerId> kept);
-  // Wakes the peer if it sleeps.
+  // Wakes the peer if it sleeps. Any thread.
   void wake(PeerId peer);
 
  private:
@@ -98,6 +101,7 @@ class ShmTransport final : public Transport {
   void meet_stranger(int fd);
   void drop_stranger(int fd);
   void on_socket(PeerId peer);
+  void connected(Link& link);
   void lose(Link& link, Error error);
   bool pump_out(Link& link);
   bool pump_in(Link& link);
@@ -114,6 +118,13 @@ class ShmTransport final : public Transport {
   Fd listener_;
   std::unordered_map<PeerId, std::unique_ptr<Link>> links_;
   std::vector<Link*> order_;  // the same, for poll()
+  // Of the links that are connected, or were, what other threads may ask for.
+  struct Met {
+    Segment* segment = nullptr;
+    int socket = -1;  // -1: it is lost
+  };
+  std::mutex met_mutex_;
+  std::unordered_map<PeerId, Met> met_;
   std::unordered_map<int, Stranger> strangers_;
   std::vector<Loop::TimerId> retries_;
 };

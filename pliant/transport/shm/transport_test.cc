@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "pliant/transport/testing.h"
 
@@ -73,6 +75,37 @@ TEST_F(ShmTransportTest, MemoryOutlivesItsPeerUntilItIsDropped) {
   EXPECT_EQ(shm(here).owner_of(seen, 64), std::nullopt);
   EXPECT_EQ(open_descriptors(), descriptors - 1);
   job_.settle();  // nothing refers to it any more
+}
+
+TEST_F(ShmTransportTest, AnswersOtherThreadsWhilePeersComeAndGo) {
+  Node& here = open(0);
+  Node& other = open(1);
+  meet(here, other);
+  const PeerId stays = other.id;
+  std::atomic<uint32_t>& asleep = segments_.at(stays)->header().asleep;
+  // As an operation in shared memory does, which runs without the loop.
+  std::atomic<bool> over = false;
+  std::atomic<size_t> asked = 0;
+  std::thread asker([&] {
+    for (; !over; ++asked) {
+      EXPECT_NE(shm(here).segment_of(stays), nullptr);
+      asleep.store(kWakeForMessages);
+      shm(here).wake(stays);
+      shm(here).wake(peer_id(static_cast<int>(2 + asked % 8)));
+    }
+  });
+  for (int slot = 2; slot < 10; ++slot) {
+    Node& guest = open(slot);
+    const PeerId id = guest.id;
+    meet(here, guest);
+    job_.remove(guest);
+    ASSERT_TRUE(job_.turn_until([&] { return here.sink.has_lost(id); }));
+    if (slot % 2 == 0) shm(here).drop_lost({});
+  }
+  while (asked < 100) std::this_thread::yield();
+  over = true;
+  asker.join();
+  job_.settle();
 }
 
 TEST_F(ShmTransportTest, DropsNobodyWhoLives) {
