@@ -26,8 +26,9 @@ constexpr const char* kExplanation = R"(Examples:
 The production code of membership, steps, sampler and collectives runs over a simulated clock and
 network, on one thread. The seed draws the job, the latencies and the faults. Exit code 0: no
 promise was broken; 1: one was, and the command that shows it again is printed.
-The JSON object has: histories, steps, commits, deliveries, views, faults (by kind), ends (of
-training loops, by reason), violations (by promise), failed_seeds.)";
+The JSON object has: histories, steps, commits, deliveries, views, redealt (commits that asked for
+more samples), handed_on (results that a member took from another of its host), faults (by kind),
+ends (of training loops, by reason), violations (by promise), failed_seeds.)";
 
 struct Arguments {
   uint64_t seed = 1;

@@ -36,6 +36,7 @@ CampaignResult run_campaign(const CampaignOptions& options,
     total.commits += history.commits;
     total.deliveries += history.deliveries;
     total.redealt += history.redealt;
+    total.handed_on += history.handed_on;
     total.epochs += history.epochs;
     for (const auto& [kind, count] : history.faults) total.faults[kind] += count;
     for (const auto& [reason, count] : history.ends) total.ends[reason] += count;
@@ -78,6 +79,7 @@ std::string to_json(const CampaignResult& result) {
   json["commits"] = result.commits;
   json["deliveries"] = result.deliveries;
   json["redealt"] = result.redealt;
+  json["handed_on"] = result.handed_on;
   json["views"] = result.epochs;
   json["faults"] = result.faults;
   json["ends"] = result.ends;

@@ -36,7 +36,8 @@ struct CampaignResult {
   uint64_t steps = 0;
   uint64_t commits = 0;
   uint64_t deliveries = 0;
-  uint64_t redealt = 0;  // commits that asked a member for more samples
+  uint64_t redealt = 0;    // commits that asked a member for more samples
+  uint64_t handed_on = 0;  // results that a member took from another of its host
   uint64_t epochs = 0;
   std::map<std::string, uint64_t> faults;      // by kind
   std::map<std::string, uint64_t> ends;        // of training loops, by the reason

@@ -72,6 +72,7 @@ HistoryResult History::run() {
   result.commits = judge_.commits();
   result.deliveries = world_.deliveries - first_delivery_;
   result.redealt = world_.redealt;
+  result.handed_on = world_.handed_on;
   result.events = world_.timeline.events();
   result.epochs = number(judge_.newest().epoch);
   result.faults = world_.faults;

@@ -78,6 +78,19 @@ TEST(History, WhatWasFoundStaysFound) {
     }
 }
 
+// On one host a missed result is not sent again but found where it stands.
+TEST(History, AKillBeforeAnyDeliveryHandsResultsOn) {
+  uint64_t handed_on = 0;
+  for (uint64_t seed = 1; seed <= 15; seed += 2)
+    for (uint64_t at = 1; at <= 60; at += 3) {
+      const HistoryResult history = History({.seed = seed, .members = 4, .kill_at = at}).run();
+      for (const Violation& violation : history.violations)
+        ADD_FAILURE() << "seed " << seed << ", delivery " << at << ": " << violation.text;
+      handed_on += history.handed_on;
+    }
+  EXPECT_GT(handed_on, 0u);
+}
+
 // The judge demands the whole batch of every step; here that steps were completed by survivors.
 TEST(History, AKillBeforeAnyDeliveryKeepsTheBatch) {
   uint64_t redealt = 0;

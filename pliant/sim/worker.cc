@@ -306,6 +306,18 @@ Result<ViewChange> Worker::await_view() {
   return std::exchange(pending_, {});
 }
 
+SharedPlace Worker::place_of(const std::byte* result, size_t bytes) {
+  World& world = around_.world;
+  if (!world.scenario.shares_results()) return {};
+  world.shared_results.emplace_back(result, result + bytes);
+  return {id().packed(), world.shared_results.size() - 1};
+}
+
+const std::byte* Worker::at(const SharedPlace& place) {
+  ++around_.world.handed_on;
+  return around_.world.shared_results.at(place.offset).data();
+}
+
 void Worker::install(const ViewChange& change) {
   for (const pliant::Member& member : change.view.members)
     if (member.id != id()) transport_->add_peer(member);

@@ -65,6 +65,8 @@ class Worker final : public StepGround, public Endpoint, private Sink {
   Result<ViewChange> await_view() override;
   void install(const ViewChange& change) override;
   HandedIn handed_in(PeerId, const Operation&, const Group&) override { return {}; }
+  SharedPlace place_of(const std::byte* result, size_t bytes) override;
+  const std::byte* at(const SharedPlace& place) override;
   void tell(const Message& message) override;
   Instant time() const override { return around_.world.timeline.now(); }
 

@@ -47,6 +47,10 @@ struct Scenario {
   bool two_phases = true;       // a message's payload comes after its head
   bool sent_on_arrival = true;  // otherwise a message is sent as soon as it is given
 
+  // Whether members of a host see each other's results, as in shared memory. Not drawn, so that the
+  // draws of a seed stay what they were.
+  bool shares_results() const { return seed % 2 == 1; }
+
   static Scenario draw(uint64_t seed, uint32_t members);
 };
 
@@ -62,6 +66,9 @@ struct World {
   std::map<std::string, uint64_t> ends;    // of training loops, by the reason
   uint64_t deliveries = 0;
   uint64_t redealt = 0;  // commits that asked a member for more samples
+  // Results that members have shown to others of their host; they outlive whoever made them.
+  std::deque<std::vector<std::byte>> shared_results;
+  uint64_t handed_on = 0;  // of them, those that another member took
   bool healed = false;
 
   void note(const std::string& text);
