@@ -24,6 +24,7 @@ constexpr Epoch kFirstEpoch{1};
 constexpr uint32_t kNoEpoch = UINT32_MAX;
 constexpr Duration kGoodbyeWait = std::chrono::seconds(2);
 constexpr int kYieldsBetweenClocks = 16;
+constexpr Duration kSilenceMin = std::chrono::seconds(1);
 
 void relax() {
 #if defined(__x86_64__)
@@ -114,6 +115,12 @@ void Engine::enter_view(const View& view) {
   spins_ = static_cast<int>(world_.local.size()) <= cores() ? 4000 : 4;
 }
 
+// Where a network is cut between two members that both reach the coordinator, only they can know.
+// They wait a little longer than the coordinator does, which names who is silent towards everybody.
+Duration Engine::silence_max() const {
+  return options_.elastic ? std::max(kSilenceMin, 2 * options_.heartbeat) : kSilenceMax;
+}
+
 // A peer that has the view earlier may send its first message while we still wait for ours: whoever
 // listens must be able to take it.
 Status Engine::open_transports(Member& self) {
@@ -124,7 +131,8 @@ Status Engine::open_transports(Member& self) {
                                 .use_shm = options_.transport != TransportChoice::kTcp,
                                 .use_tcp = options_.transport != TransportChoice::kShm,
                                 .address = options_.address,
-                                .connections = static_cast<size_t>(options_.connections)};
+                                .connections = static_cast<size_t>(options_.connections),
+                                .silence_max = silence_max()};
   const std::lock_guard guard(loop_);
   auto transports = Transports::open(loop_, *this, segment_.get(), wanted);
   if (!transports) return transports.error();

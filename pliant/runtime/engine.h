@@ -84,6 +84,7 @@ class Engine final : private Sink, public StepGround {
   void out_of_job(const Error& error);
   void give_notice();
   Error stale() const;
+  Duration silence_max() const;
   Status open_transports(Member& self);
   void make_executor(Transport& transport);
   Status meet_local_peers();

@@ -24,6 +24,7 @@ Result<std::unique_ptr<Transports>> Transports::open(Loop& loop, Sink& sink, Seg
     tcp_options.token = options.token;
     tcp_options.epoch = options.epoch;
     tcp_options.connections = options.connections;
+    tcp_options.silence_max = options.silence_max;
     tcp_options.address = options.address;
     auto tcp = TcpTransport::open(loop, sink, std::move(tcp_options));
     if (!tcp) return tcp.error();

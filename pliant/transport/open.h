@@ -19,6 +19,7 @@ struct TransportOptions {
   bool use_tcp = true;
   std::string address = "127.0.0.1";  // where TCP listens
   size_t connections = 2;
+  Duration silence_max = kSilenceMax;  // of a TCP connection, see socket.h
 };
 
 class Transports final : public Transport {

@@ -6,11 +6,17 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import threading
+import time
 import unittest
 
 import namespaces
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "process"))
+
+import elastic_job  # noqa: E402
 
 BUILD = pathlib.Path(os.environ["PLIANT_BUILD_DIR"])
 PLIANT = str(BUILD / "pliant")
@@ -68,6 +74,23 @@ class Hosts(unittest.TestCase):
     def test_tcp_inside_hosts_too(self):
         with namespaces.Network(3) as net:
             self.run_job(net, ["--transport", "tcp"])
+
+    def test_a_cut_between_two_hosts_that_reach_the_coordinator(self):
+        """Only the two know of it. One is let go within two heartbeats and a little, not when the
+        kernel gives up the connection."""
+        with namespaces.Network(2) as net, elastic_job.Job(
+                PLIANT, 4, [*net.run_options(2), "--min", "1", "--max", "4", "--heartbeat", "0.5s"],
+                inside=net.in_hub()) as job:
+            job.await_step(20, members=4)
+            net.cut_between(0, 1)
+            began = time.monotonic()
+            job.await_that(lambda: any(
+                record["members"] < 4 for record in elastic_job.last_records(job.folder).values()))
+            print(f"cut and repaired in {time.monotonic() - began:.1f} s")
+            self.assertLess(time.monotonic() - began, 15, "the connection's own silence is 20 s")
+            job.await_steps(20)
+            job.end()
+            self.assertEqual(job.judge(), "")
 
 
 if __name__ == "__main__":

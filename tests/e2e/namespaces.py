@@ -64,12 +64,23 @@ class Network:
         run("tc", "-n", host, "qdisc", "replace", "dev", "eth0", "root", *shape)
         run("tc", "-n", self.hub, "qdisc", "replace", "dev", f"port{index}", "root", *shape)
 
+    def cut_between(self, one, other):
+        """Nothing passes between the two hosts any more; the hub reaches both."""
+        for here, there in ((one, other), (other, one)):
+            run("ip", "-n", self.hosts[here], "route", "add", "blackhole",
+                f"{self.address(there)}/32")
+
     def remove(self):
         for name in (*self.hosts, self.hub):
             subprocess.run(("ip", "netns", "del", name), check=False, capture_output=True)
 
     def run_command(self, program, slots, options=()):
         """The start of a command line: `pliant run` in the hub, workers on the hosts."""
+        return [*self.in_hub(), program, "run", *self.run_options(slots), "--no-prefix", *options]
+
+    def in_hub(self):
+        return ["ip", "netns", "exec", self.hub]
+
+    def run_options(self, slots):
         hosts = ",".join(f"{host}:{slots}@{self.address(i)}" for i, host in enumerate(self.hosts))
-        return ["ip", "netns", "exec", self.hub, program, "run", "-H", hosts, "--address",
-                self.hub_address, "--launcher", "ip netns exec {host}", "--no-prefix", *options]
+        return ["-H", hosts, "--address", self.hub_address, "--launcher", "ip netns exec {host}"]

@@ -56,10 +56,11 @@ def last_records(folder, pids=None):
 
 class Job:
     """A running job in folders of its own; `with` ends it and removes them. Without a number of
-    members, the options say how many there are; a command is made out of the chaos worker's."""
+    members, the options say how many there are; a command is made out of the chaos worker's; the
+    launcher may be started inside of something."""
 
     def __init__(self, pliant, members, run_options=(), worker_options=(), command=None,
-                 patience=PATIENCE_S):
+                 patience=PATIENCE_S, inside=()):
         self.pliant = pliant
         self.patience = patience
         self.directory = tempfile.mkdtemp(prefix="pliant-elastic-")
@@ -68,7 +69,7 @@ class Job:
         worker = [pliant, "chaos-worker", "--records", self.folder, *worker_options]
         size = [] if members is None else ["-n", str(members)]
         self.process = subprocess.Popen(
-            [pliant, "run", *size, "--no-prefix", *run_options, "--",
+            [*inside, pliant, "run", *size, "--no-prefix", *run_options, "--",
              *(command(worker) if command else worker)],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self.environment())
         self.lines = []
