@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <ctime>
 #include <mutex>
 #include <utility>
 
@@ -23,6 +24,7 @@ constexpr int kPlaces = 64;  // sessions of one process; further ones are not to
 std::array<std::atomic<int>, kPlaces> wakes;
 std::atomic<int> handlers_running = 0;
 std::atomic<pid_t> owner = 0;
+std::atomic<int64_t> first_ns = 0;  // when the first signal came; 0: none has
 static_assert(std::atomic<int>::is_always_lock_free);
 
 std::mutex places_mutex;  // guards places_taken and the installation
@@ -30,16 +32,21 @@ int places_taken = 0;
 
 void on_sigterm(int) {
   const int error_before = errno;
-  // The second signal finds the default action. Not by SA_RESETHAND, of which ThreadSanitizer, who
-  // keeps a record of handlers, learns nothing.
-  struct sigaction standard {};
-  standard.sa_handler = SIG_DFL;
-  sigaction(SIGTERM, &standard, nullptr);
-  if (getpid() != owner.load()) {
-    // A forked child inherits the handler, and its end is no news for us. It ends when this
-    // returns.
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const int64_t now_ns = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  int64_t first = 0;
+  const bool is_first = first_ns.compare_exchange_strong(first, now_ns);
+  // A forked child inherits the handler, and its end is no news for us.
+  if (getpid() != owner.load() ||
+      (!is_first && now_ns - first > TerminationNotice::kSameNotice.count())) {
+    // The process ends when this returns. Not by SA_RESETHAND, of which ThreadSanitizer, who keeps
+    // a record of handlers, learns nothing.
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    sigaction(SIGTERM, &standard, nullptr);
     raise(SIGTERM);
-  } else {
+  } else if (is_first) {
     handlers_running.fetch_add(1);
     for (const std::atomic<int>& wake : wakes) {
       const int fd = wake.load() - 1;
@@ -62,6 +69,7 @@ bool install() {
   if (is_ours(action)) return true;
   if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL) return false;
   action = {};
+  first_ns.store(0);
   action.sa_handler = on_sigterm;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
@@ -80,6 +88,7 @@ int take_place(int fd) {
     // In a forked child nothing of the parent's counts.
     for (std::atomic<int>& wake : wakes) wake.store(0);
     places_taken = 0;
+    first_ns.store(0);
     owner.store(getpid());
   }
   for (int place = 0; place < kPlaces; ++place) {
