@@ -5,7 +5,8 @@
                                     [--victims 4] [--output kills.json]
     bench/elastic/measure.py stops  [--count 20]   heartbeat of 200 ms
     bench/elastic/measure.py resize [--count 20]   2 -> 4 and 4 -> 2, with and without state
-    bench/elastic/measure.py steady [--rounds 5]   steps against the same operations without steps
+    bench/elastic/measure.py steady [--rounds 5]   elastic steps, those of a job of fixed size, and
+                                                   the same operations without steps
 
 Times come from the workers' own records (CLOCK_MONOTONIC, one machine). Every run is judged: each
 commit is compared with a serial replay of the history. Measure on an idle machine.
@@ -234,26 +235,31 @@ def resize(arguments):
     return found
 
 
+# The same loop in an elastic job, in a job of fixed size, and by operations without steps.
+STEADY = (("elastic", lambda np: ["--max", str(np)], []), ("static", lambda np: [], []),
+          ("bare", lambda np: [], ["--steps-off"]))
+
+
 def steady(arguments):
     found = {}
     for size in ("1K", "1M", "100M"):
         for np in (2, 4, 8):
-            times = {"steps": [], "bare": []}
+            times = {name: [] for name, _, _ in STEADY}
             for _ in range(arguments.rounds):
-                for name, run, worker in (("steps", ["--max", str(np)], []),
-                                          ("bare", [], ["--steps-off"])):
+                for name, run, worker in STEADY:
                     done = subprocess.run(
-                        [arguments.pliant, "run", "-n", str(np), "--no-prefix", *run, "--",
+                        [arguments.pliant, "run", "-n", str(np), "--no-prefix", *run(np), "--",
                          arguments.pliant, "chaos-worker", "--gradient", size, "--seconds", "1",
                          *worker], capture_output=True, text=True, check=True)
                     times[name] += [float(line) for line in done.stdout.split()]
             middle = {name: statistics.median(values) for name, values in times.items()}
             low = {name: min(values) for name, values in times.items()}
-            found[f"np {np} {size}"] = {
-                "steps_us": round(middle["steps"], 2), "bare_us": round(middle["bare"], 2),
-                "ratio": round(middle["steps"] / middle["bare"], 3),
-                "ratio_of_minima": round(low["steps"] / low["bare"], 3)}
-            print(np, size, found[f"np {np} {size}"], file=sys.stderr)
+            row = {f"{name}_us": round(value, 3) for name, value in middle.items()}
+            for other in ("static", "bare"):
+                row[f"over_{other}"] = round(middle["elastic"] / middle[other], 3)
+                row[f"over_{other}_of_minima"] = round(low["elastic"] / low[other], 3)
+            found[f"np {np} {size}"] = row
+            print(np, size, row, file=sys.stderr)
     return found
 
 
