@@ -60,7 +60,9 @@ enum {
   PLIANT_F16 = 9,  /* f16 and bf16 are summed in f32 and rounded once */
   PLIANT_BF16 = 10,
   PLIANT_F32 = 11,
-  PLIANT_F64 = 12
+  PLIANT_F64 = 12,
+  PLIANT_F8_E4M3 = 13, /* both kinds of f8 are moved, never reduced */
+  PLIANT_F8_E5M2 = 14
 };
 
 /* How elements are reduced. */

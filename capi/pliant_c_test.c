@@ -20,10 +20,10 @@ static void test_words(void) {
   CHECK(strcmp(pliant_op_name(5), "unknown") == 0);
   CHECK(strcmp(pliant_collective_name(PLIANT_REDUCE_SCATTER), "reduce_scatter") == 0);
   CHECK(strcmp(pliant_collective_name(11), "unknown") == 0);
-  const size_t sizes[] = {1, 2, 4, 8, 1, 2, 4, 8, 1, 2, 2, 4, 8};
-  for (int dtype = PLIANT_I8; dtype <= PLIANT_F64; ++dtype)
+  const size_t sizes[] = {1, 2, 4, 8, 1, 2, 4, 8, 1, 2, 2, 4, 8, 1, 1};
+  for (int dtype = PLIANT_I8; dtype <= PLIANT_F8_E5M2; ++dtype)
     CHECK(pliant_dtype_size(dtype) == sizes[dtype]);
-  CHECK(pliant_dtype_size(13) == 0);
+  CHECK(pliant_dtype_size(15) == 0);
 }
 
 static void test_null_handles(void) {
@@ -79,11 +79,12 @@ static void test_wrong_operations(void) {
   INVALID(pliant_all_reduce(session, NULL, NULL, in, out, 4, PLIANT_F32, PLIANT_SUM), "name");
   INVALID(pliant_all_reduce(session, NULL, "", in, out, 4, PLIANT_F32, PLIANT_SUM), "name");
   INVALID(pliant_all_reduce(session, NULL, name, in, out, 4, PLIANT_F32, PLIANT_SUM), "name");
-  INVALID(pliant_all_reduce(session, NULL, "w", in, out, 4, 13, PLIANT_SUM), "unknown type");
+  INVALID(pliant_all_reduce(session, NULL, "w", in, out, 4, 15, PLIANT_SUM), "unknown type");
   INVALID(pliant_all_reduce(session, NULL, "w", in, out, 4, 256 + PLIANT_F32, PLIANT_SUM),
           "unknown type");
   INVALID(pliant_all_reduce(session, NULL, "w", in, out, 4, PLIANT_F32, -1), "operator");
   INVALID(pliant_all_reduce(session, NULL, "w", in, out, 4, PLIANT_BOOL, PLIANT_MAX), "bool");
+  INVALID(pliant_all_reduce(session, NULL, "w", in, out, 4, PLIANT_F8_E4M3, PLIANT_SUM), "f8");
   INVALID(pliant_all_reduce(session, NULL, "w", in, NULL, 4, PLIANT_F32, PLIANT_SUM), "output");
   INVALID(pliant_all_reduce(session, NULL, "w", in, out, SIZE_MAX, PLIANT_F32, PLIANT_SUM),
           "too large");
@@ -258,6 +259,9 @@ static void test_types(void) {
   unsigned char flag = rank == 0;
   OK(pliant_broadcast(session, NULL, "flag", &flag, 1, PLIANT_BOOL, 0));
   CHECK(flag == 1);
+  unsigned char eighth = rank == 0 ? 0x38 : 0;
+  OK(pliant_broadcast(session, NULL, "eighth", &eighth, 1, PLIANT_F8_E4M3, 0));
+  CHECK(eighth == 0x38);
   OK(pliant_all_reduce(session, NULL, "empty", NULL, NULL, 0, PLIANT_F32, PLIANT_SUM));
 }
 

@@ -66,6 +66,8 @@ void encode(std::byte* to, DType dtype, int64_t value) {
     case DType::kI32: return put<int32_t>(to, value);
     case DType::kI64: return put<int64_t>(to, value);
     case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
     case DType::kBool: return put<uint8_t>(to, value);
     case DType::kU16: return put<uint16_t>(to, value);
     case DType::kU32: return put<uint32_t>(to, value);
@@ -86,6 +88,8 @@ double decode(const std::byte* from, DType dtype) {
     case DType::kI32: return get<int32_t>(from);
     case DType::kI64: return get<int64_t>(from);
     case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
     case DType::kBool: return get<uint8_t>(from);
     case DType::kU16: return get<uint16_t>(from);
     case DType::kU32: return get<uint32_t>(from);

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "pliant/collective/dtype.h"
+#include "pliant/collective/op.h"
 
 namespace pliant::cli {
 

@@ -98,8 +98,9 @@ Status check_plan_strategy(const BenchPlan& plan) {
 // What only some combinations allow.
 Status check_combination(const BenchPlan& plan) {
   const std::string& op = plan.arguments.op;
-  if (is_reducing(plan.collective) && plan.dtype == DType::kBool)
-    return invalid(fmt::format("--dtype: {} cannot reduce bool, which is only moved; use u8", op));
+  if (is_reducing(plan.collective) && !is_reducible(plan.dtype))
+    return invalid(fmt::format("--dtype: {} cannot reduce {}, which is only moved; use u8 or f16",
+                               op, to_string(plan.dtype)));
   if (plan.buffer == BenchBuffer::kShared && plan.collective != Collective::kAllReduce)
     return invalid(fmt::format("--buffer: only all_reduce can share its result, not {}", op));
   if (plan.collective == Collective::kSend)

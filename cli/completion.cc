@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -39,6 +40,16 @@ std::vector<OptionWords> options_of(const CLI::App& app) {
   return list;
 }
 
+// The options of commands inside a command are offered together; several of them have the same.
+void add_missing(std::vector<OptionWords>& all, std::vector<OptionWords> more) {
+  for (OptionWords& option : more) {
+    const bool known = std::any_of(all.begin(), all.end(), [&](const OptionWords& other) {
+      return other.names == option.names;
+    });
+    if (!known) all.push_back(std::move(option));
+  }
+}
+
 std::vector<CommandWords> commands_of(const CLI::App& app) {
   std::vector<CommandWords> list;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -48,8 +59,10 @@ std::vector<CommandWords> commands_of(const CLI::App& app) {
                        options_of(*command),
                        {},
                        command->get_prefix_command()};
-    for (const CLI::App* inner : command->get_subcommands([](const CLI::App*) { return true; }))
+    for (const CLI::App* inner : command->get_subcommands([](const CLI::App*) { return true; })) {
       words.values.push_back(inner->get_name());
+      add_missing(words.options, options_of(*inner));
+    }
     list.push_back(std::move(words));
   }
   return list;

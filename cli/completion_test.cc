@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/run.h"
+#include "cli/store_files.h"
 
 namespace pliant::cli {
 namespace {
@@ -26,6 +27,18 @@ TEST(Completion, KnowsEveryOptionOfEveryCommand) {
       }
     }
   }
+}
+
+TEST(Completion, OffersTheOptionsOfInnerCommandsOnce) {
+  CLI::App app("test", "pliant");
+  int exit_code = 0;
+  add_store(app, exit_code);
+  const std::string script = completion_script(app, Shell::kFish);
+  for (const char* word : {"-l checksums", "-l select", "-a verify", "-a ls"})
+    EXPECT_NE(script.find(word), std::string::npos) << word;
+  const size_t json = script.find("-l json");
+  ASSERT_NE(json, std::string::npos);
+  EXPECT_EQ(script.find("-l json", json + 1), std::string::npos);
 }
 
 }  // namespace

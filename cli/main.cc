@@ -9,14 +9,18 @@
 #include "cli/chaos.h"
 #include "cli/chaos_worker.h"
 #include "cli/completion.h"
+#include "cli/convert.h"
 #include "cli/coordinator.h"
 #include "cli/drain.h"
 #include "cli/events.h"
+#include "cli/plan.h"
+#include "cli/reshard.h"
 #include "cli/resize.h"
 #include "cli/run.h"
 #include "cli/sim.h"
 #include "cli/status.h"
 #include "cli/stop.h"
+#include "cli/store_files.h"
 #include "cli/top.h"
 
 namespace {
@@ -48,6 +52,7 @@ int main(int argc, char** argv) {
   pliant::cli::add_coordinator(app, exit_code);
   pliant::cli::add_completion(app, exit_code);
   pliant::cli::add_bench(app, exit_code);
+  pliant::cli::add_plan(app, exit_code);
   pliant::cli::add_sim(app, exit_code);
   pliant::cli::add_status(app, exit_code);
   pliant::cli::add_top(app, exit_code);
@@ -55,6 +60,9 @@ int main(int argc, char** argv) {
   pliant::cli::add_resize(app, exit_code);
   pliant::cli::add_drain(app, exit_code);
   pliant::cli::add_stop(app, exit_code);
+  pliant::cli::add_convert(app, exit_code);
+  pliant::cli::add_reshard(app, exit_code);
+  pliant::cli::add_store(app, exit_code);
   pliant::cli::add_chaos(app, exit_code);
   pliant::cli::add_chaos_worker(app, exit_code);
   try {

@@ -129,8 +129,8 @@ Status check_call(const Operation& operation, const Group& group) {
   };
   if (static_cast<int>(operation.dtype) >= kDTypes || static_cast<int>(operation.op) >= kOps)
     return wrong("unknown type or operator");
-  if (reduces(operation.collective) && operation.dtype == DType::kBool)
-    return wrong("bool can be moved, not reduced; use u8 with min or max");
+  if (reduces(operation.collective) && !is_reducible(operation.dtype))
+    return wrong("bool and f8 can be moved, not reduced; use u8 with min or max, or f16");
   if (has_root(operation.collective) && (operation.root < 0 || operation.root >= group.size()))
     return wrong(fmt::format("there is no rank {} among {}", operation.root, group.size()));
   if (!operation.counts.empty() && !takes_counts(operation.collective))

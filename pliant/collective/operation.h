@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "pliant/base/ids.h"
-#include "pliant/collective/dtype.h"
+#include "pliant/collective/op.h"
 
 namespace pliant {
 

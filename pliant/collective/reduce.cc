@@ -76,7 +76,7 @@ void run(const Kernels& kernels, const Reduction& reduction) {
   const auto op = static_cast<size_t>(reduction.op);
   PLIANT_CHECK(dtype < size_t{kDTypes} && op < size_t{kOps}, "no such reduction");
   const ReduceKernel kernel = kernels.reduce[dtype][op];
-  PLIANT_CHECK(kernel != nullptr, "bool is not reducible");
+  PLIANT_CHECK(kernel != nullptr, "bool and f8 are not reducible");
   PLIANT_CHECK(reduction.op != Op::kMean || reduction.output_partial || reduction.mean_over > 0,
                "a mean needs the number of members");
   const DefaultRounding rounding;

@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <span>
 
-#include "pliant/collective/dtype.h"
+#include "pliant/collective/op.h"
 
 namespace pliant {
 
@@ -38,7 +38,7 @@ struct Reduction {
   bool stream = false;
 };
 
-// kBool is not reducible; the caller has checked.
+// bool and f8 are not reducible; the caller has checked.
 void reduce(const Reduction& reduction);
 
 // Copies between buffers that do not overlap; with `stream`, writes around the cache where that is

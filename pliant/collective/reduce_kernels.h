@@ -27,7 +27,7 @@ using ReduceKernel = void (*)(const Reduction& reduction);
 using CopyKernel = void (*)(std::byte* to, const std::byte* from, size_t bytes);
 
 struct Kernels {
-  ReduceKernel reduce[kDTypes][kOps] = {};  // null for kBool
+  ReduceKernel reduce[kDTypes][kOps] = {};  // null for what is not reducible
   CopyKernel copy_stream = nullptr;         // writes around the cache
 };
 

@@ -153,9 +153,11 @@ inline std::vector<std::byte> reference(const Reduction& reduction) {
     case DType::kBF16: return reference_half(reduction, kBrain);
     case DType::kF32: return reference_as<float>(reduction);
     case DType::kF64: return reference_as<double>(reduction);
-    case DType::kBool: break;
+    case DType::kBool:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2: break;
   }
-  PLIANT_CHECK(false, "bool is not reducible");
+  PLIANT_CHECK(false, "bool and f8 are not reducible");
 }
 
 }  // namespace pliant::reduce_reference

@@ -170,7 +170,7 @@ std::vector<Isa> isas() {
 std::vector<DType> reducible() {
   std::vector<DType> result;
   for (int i = 0; i < kDTypes; ++i) {
-    if (static_cast<DType>(i) != DType::kBool) result.push_back(static_cast<DType>(i));
+    if (is_reducible(static_cast<DType>(i))) result.push_back(static_cast<DType>(i));
   }
   return result;
 }
@@ -387,6 +387,9 @@ TEST(ReduceDeathTest, MisuseAborts) {
   Reduction boolean = reduction;
   boolean.dtype = DType::kBool;
   EXPECT_DEATH(reduce(boolean), "not reducible");
+  Reduction eighth = reduction;
+  eighth.dtype = DType::kF8E4M3;
+  EXPECT_DEATH(reduce(eighth), "not reducible");
   Reduction mean = reduction;
   mean.op = Op::kMean;
   EXPECT_DEATH(reduce(mean), "number of members");

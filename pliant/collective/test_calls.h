@@ -67,7 +67,9 @@ inline void append_value(Data& data, DType dtype, int value) {
     case DType::kI16: return append(data, static_cast<int16_t>(value));
     case DType::kI32: return append(data, static_cast<int32_t>(value));
     case DType::kI64: return append(data, static_cast<int64_t>(value));
-    case DType::kU8: return append(data, static_cast<uint8_t>(value));
+    case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2: return append(data, static_cast<uint8_t>(value));
     case DType::kU16: return append(data, static_cast<uint16_t>(value));
     case DType::kU32: return append(data, static_cast<uint32_t>(value));
     case DType::kU64: return append(data, static_cast<uint64_t>(value));

@@ -1,4 +1,4 @@
-#include "pliant/collective/dtype.h"
+#include "pliant/base/dtype.h"
 
 #include <gtest/gtest.h>
 
@@ -20,18 +20,6 @@ TEST(DTypeTest, EveryNameParsesBackToItsType) {
   EXPECT_EQ(names.size(), static_cast<size_t>(kDTypes));
 }
 
-TEST(DTypeTest, EveryOperatorParsesBack) {
-  std::set<std::string> names;
-  for (int i = 0; i < kOps; ++i) {
-    const auto op = static_cast<Op>(i);
-    names.insert(to_string(op));
-    auto parsed = parse_op(to_string(op));
-    ASSERT_TRUE(parsed.ok()) << to_string(op);
-    EXPECT_EQ(*parsed, op);
-  }
-  EXPECT_EQ(names.size(), static_cast<size_t>(kOps));
-}
-
 TEST(DTypeTest, UnknownNamesAreInvalidAndTheMessageListsTheKnownOnes) {
   for (const char* text : {"", "f8", "F32", "f32 ", "float"}) {
     auto parsed = parse_dtype(text);
@@ -39,9 +27,6 @@ TEST(DTypeTest, UnknownNamesAreInvalidAndTheMessageListsTheKnownOnes) {
     EXPECT_EQ(parsed.code(), Code::kInvalid);
     EXPECT_NE(parsed.error().message.find("bf16"), std::string::npos);
   }
-  auto op = parse_op("avg");
-  ASSERT_FALSE(op.ok());
-  EXPECT_NE(op.error().message.find("mean"), std::string::npos);
 }
 
 // The numbers travel on the wire and through the C ABI, so they may never move.
@@ -51,20 +36,14 @@ TEST(DTypeTest, NumbersAndSizesAreFixed) {
   EXPECT_EQ(static_cast<int>(DType::kBool), 8);
   EXPECT_EQ(static_cast<int>(DType::kF16), 9);
   EXPECT_EQ(static_cast<int>(DType::kF64), 12);
-  EXPECT_EQ(static_cast<int>(Op::kSum), 0);
-  EXPECT_EQ(static_cast<int>(Op::kProd), 4);
+  EXPECT_EQ(static_cast<int>(DType::kF8E4M3), 13);
+  EXPECT_EQ(static_cast<int>(DType::kF8E5M2), 14);
   EXPECT_EQ(size_of(DType::kBool), 1u);
   EXPECT_EQ(size_of(DType::kBF16), 2u);
   EXPECT_EQ(size_of(DType::kF32), 4u);
   EXPECT_EQ(size_of(DType::kU64), 8u);
-}
-
-TEST(DTypeTest, OnlyHalfTypesHaveAWiderAccumulator) {
-  for (int i = 0; i < kDTypes; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
-    EXPECT_EQ(accumulator_of(dtype), half ? DType::kF32 : dtype);
-  }
+  EXPECT_EQ(size_of(DType::kF8E4M3), 1u);
+  EXPECT_EQ(size_of(DType::kF8E5M2), 1u);
 }
 
 }  // namespace
