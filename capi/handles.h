@@ -20,7 +20,7 @@ struct pliant_session {
   std::shared_ptr<const pliant::View> view;  // also kept by the works, which may outlive us
   pliant::Step step;                         // the open one, or the last committed
   std::optional<pliant::SamplerOptions> sampler;
-  std::mutex mutex;                          // guards what follows
+  std::mutex mutex;  // guards what follows
   // What pliant_allocate() gave: a wrong pointer is the user's mistake here, not a bug of ours.
   std::unordered_map<void*, size_t> allocations;
 };
@@ -33,6 +33,10 @@ struct pliant_group {
 struct pliant_work {
   pliant::Work work;
   std::shared_ptr<const pliant::View> view;
+};
+
+struct pliant_snapshot {
+  pliant::Snapshot snapshot;
 };
 
 struct pliant_value {

@@ -91,10 +91,11 @@ enum {
   PLIANT_RECV = 10
 };
 
-typedef struct pliant_session pliant_session; /* membership in a job */
-typedef struct pliant_group pliant_group;     /* some members, in an order of their own */
-typedef struct pliant_work pliant_work;       /* an asynchronous operation */
-typedef struct pliant_value pliant_value;     /* bytes fetched from a peer's store */
+typedef struct pliant_session pliant_session;   /* membership in a job */
+typedef struct pliant_group pliant_group;       /* some members, in an order of their own */
+typedef struct pliant_work pliant_work;         /* an asynchronous operation */
+typedef struct pliant_value pliant_value;       /* bytes fetched from a peer's store */
+typedef struct pliant_snapshot pliant_snapshot; /* of the registered state */
 
 /* The version of this library, as "0.1.0". Static text. */
 PLIANT_API const char* pliant_version(void);
@@ -500,6 +501,30 @@ PLIANT_API size_t pliant_value_size(const pliant_value* value);
 
 /* Frees a value. Does nothing for null. */
 PLIANT_API pliant_status pliant_value_destroy(pliant_value* value);
+
+/* ---- Snapshots ------------------------------------------------------------------------------- */
+
+/* Copies the registered state and returns; the host's agent gets the copy meanwhile and keeps it,
+ * so that it outlives this process (docs/STORE.md). All members of the host make the same call,
+ * each copies its share. PLIANT_OVERLOADED if two snapshots are not in the store yet. */
+PLIANT_API pliant_status pliant_snapshot_state(pliant_session* session, uint64_t step,
+                                               pliant_snapshot** snapshot);
+
+/* Returns when all members of the host have handed over their shares, or with why that failed;
+ * frees nothing. Closing the session first withdraws what is not complete. */
+PLIANT_API pliant_status pliant_snapshot_wait(const pliant_snapshot* snapshot);
+
+/* Sets `*done` to 1 if pliant_snapshot_wait() would return at once, else to 0. */
+PLIANT_API pliant_status pliant_snapshot_test(const pliant_snapshot* snapshot, int* done);
+
+/* Frees the handle; the snapshot goes on. Does nothing for null. */
+PLIANT_API pliant_status pliant_snapshot_destroy(pliant_snapshot* snapshot);
+
+/* Fills the registered state from the snapshot of this step, or from the one completed last
+ * (PLIANT_NEWEST), and sets `*restored`, unless null, to its step. PLIANT_INVALID, and nothing is
+ * changed, if there is none or if it does not fit. */
+PLIANT_API pliant_status pliant_restore_state(pliant_session* session, uint64_t step,
+                                              uint64_t* restored);
 
 #ifdef __cplusplus
 }

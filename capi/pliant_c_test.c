@@ -460,6 +460,26 @@ static void test_steps(void) {
   CHECK(consumed == 200);
   CHECK(number == 26);
   INVALID(pliant_propose_size(session, 2), "not elastic");
+
+  /* What was in the state when the snapshot was taken comes back. */
+  pliant_snapshot* snapshot = NULL;
+  INVALID(pliant_restore_state(session, PLIANT_NEWEST, NULL), "no complete version");
+  for (int i = 0; i < kBlock; ++i) model[i] = (float)i;
+  OK(pliant_barrier(session, NULL, "before"));
+  OK(pliant_snapshot_state(session, number, &snapshot));
+  for (int i = 0; i < kBlock; ++i) model[i] = -1.0F;
+  OK(pliant_snapshot_wait(snapshot));
+  int done = 0;
+  OK(pliant_snapshot_test(snapshot, &done));
+  CHECK(done == 1);
+  OK(pliant_snapshot_destroy(snapshot));
+  uint64_t restored = 0;
+  OK(pliant_restore_state(session, PLIANT_NEWEST, &restored));
+  CHECK(restored == number);
+  for (int i = 0; i < kBlock; ++i) CHECK(model[i] == (float)i);
+  INVALID(pliant_restore_state(session, number + 1, NULL), "holds no step");
+  INVALID(pliant_snapshot_state(session, number, NULL), "result is null");
+  INVALID(pliant_snapshot_wait(NULL), "snapshot is null");
 }
 
 int main(void) {

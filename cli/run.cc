@@ -69,6 +69,10 @@ struct RunArguments {
   std::string agent_program;
   std::string job;
   std::string control;
+  std::string store_limit;
+  uint32_t store_versions = 0;
+  uint32_t store_copies = 1;
+  std::string store_directory;
   std::string log_directory;
   bool no_prefix = false;
   bool quiet = false;
@@ -184,6 +188,20 @@ Result<std::optional<ElasticOptions>> elastic_options(const RunArguments& argume
   return std::optional(options);
 }
 
+Result<StoreOptions> store_options(const RunArguments& arguments) {
+  StoreOptions options;
+  options.versions_max = arguments.store_versions;
+  options.copies = arguments.store_copies;
+  // Agents of other hosts work in the same directory.
+  options.directory = arguments.store_directory;
+  if (arguments.store_limit.empty()) return options;
+  const auto limit = parse_bytes(arguments.store_limit);
+  if (!limit) return named("--store-limit", limit.error());
+  if (*limit == 0) return invalid("--store-limit: nothing fits into 0 bytes");
+  options.bytes_max = *limit;
+  return options;
+}
+
 // What people call the job, and where they reach it.
 Status name_job(const RunArguments& arguments, LaunchOptions& options) {
   const auto digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -241,6 +259,9 @@ Result<LaunchOptions> launch_options(const RunArguments& arguments) {
   options.output = {.prefix = !arguments.no_prefix,
                     .quiet = arguments.quiet,
                     .log_directory = arguments.log_directory};
+  auto store = store_options(arguments);
+  if (!store) return store.error();
+  options.store = std::move(*store);
   options.address = arguments.address;
   if (!arguments.launcher.empty()) options.launcher = arguments.launcher;
   options.agent_program = arguments.agent_program;
@@ -354,6 +375,20 @@ void add_run(CLI::App& app, int& exit_code) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  run_app->add_option("--store-limit", arguments->store_limit,
+                      "Memory for snapshots on each host, as in 16G (default: half of it)");
+  run_app
+      ->add_option("--store-versions", arguments->store_versions,
+                   "Complete snapshots that each host keeps (default: 2)")
+      ->check(CLI::Range(1, 1000));
+  run_app
+      ->add_option("--store-copies", arguments->store_copies,
+                   "Hosts that keep each snapshot: its own and the next ones")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  run_app->add_option("--store-dir", arguments->store_directory,
+                      "Keep the newest snapshot of each host in a file there, too, and begin with "
+                      "those that are there");
   run_app->add_option("--log-dir", arguments->log_directory,
                       "Write each worker's output to rank-N.log in this directory, too");
   run_app->add_flag("--no-prefix", arguments->no_prefix, "No [rank] before each line");

@@ -11,6 +11,7 @@
 
 #include "cli/job_client.h"
 #include "cli/progress_line.h"
+#include "cli/store_job.h"
 #include "pliant/base/bytes.h"
 #include "pliant/base/dtype.h"
 #include "pliant/base/time.h"
@@ -27,6 +28,7 @@ constexpr const char* kExplanation = R"(Examples:
   pliant store ls checkpoint/ --json            the same for programs
   pliant store stat checkpoint/                 how much of which type
   pliant store verify checkpoint/ --checksums   reads everything; equal checksums are equal tensors
+  pliant store ls --job train /newest           what a running job keeps; see `pliant store get -h`
 
 PATH is a safetensors file or folder, a file of torch.save, a torch DCP checkpoint or a DeepSpeed
 universal checkpoint. Nothing in it is executed. Exit code 0: it is sound; 1: it cannot be read or
@@ -38,6 +40,7 @@ struct Arguments {
   bool json = false;
   bool checksums = false;
   bool not_numbers = false;
+  StoreJobArguments job = {};
 };
 
 int put(const Json& object) {
@@ -195,25 +198,33 @@ int verify(const Arguments& arguments) {
 }  // namespace
 
 void add_store(CLI::App& app, int& exit_code) {
-  CLI::App* const command = app.add_subcommand("store", "Look at checkpoints on disk");
+  CLI::App* const command =
+      app.add_subcommand("store", "Look at checkpoints on disk and at the store of a running job");
   command->require_subcommand(1);
   command->footer(kExplanation);
   const auto arguments = std::make_shared<Arguments>();
-  const auto add = [&](const char* name, const char* what, int (*act)(const Arguments&)) {
+  const auto add = [&](const char* name, const char* what, int (*act)(const Arguments&),
+                       int (*act_on_job)(const StoreJobArguments&)) {
     CLI::App* const part = command->add_subcommand(name, what);
     part->footer(kExplanation);
     part->add_option("path", arguments->path, "file or folder of a checkpoint")->required();
     part->add_flag("--json", arguments->json, "one JSON object instead of text");
-    part->callback([arguments, act, &exit_code] { exit_code = act(*arguments); });
+    add_store_job_options(*part, arguments->job);
+    part->callback([arguments, act, act_on_job, &exit_code] {
+      arguments->job.path = arguments->path;
+      arguments->job.json = arguments->json;
+      exit_code = arguments->job.given() ? act_on_job(arguments->job) : act(*arguments);
+    });
     return part;
   };
-  add("ls", "List tensors and values", list)
+  add("ls", "List tensors and values", list, list_store)
       ->add_option("--select", arguments->select, "only tensors whose names match; repeatable")
       ->allow_extra_args(false);
-  add("stat", "Show how much of which type there is", stat);
-  CLI::App* const verifying = add("verify", "Read everything and check it", verify);
+  add("stat", "Show how much of which type there is", stat, stat_store);
+  CLI::App* const verifying = add("verify", "Read everything and check it", verify, verify_store);
   verifying->add_flag("--checksums", arguments->checksums, "print one for each tensor");
   verifying->add_flag("--not-numbers", arguments->not_numbers, "count NaN and infinite elements");
+  add_store_job_commands(*command, exit_code);
 }
 
 }  // namespace pliant::cli

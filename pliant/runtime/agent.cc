@@ -24,6 +24,8 @@ namespace {
 constexpr uint16_t kFreePortFirst = 20000;
 constexpr uint16_t kFreePortCount = 12000;
 constexpr int kFreePortTries = 100;
+// Two, so that one is complete while the next is handed over.
+constexpr size_t kStoreVersions = 2;
 
 uint16_t find_free_port(const std::string& address) {
   for (int i = 0; i < kFreePortTries; ++i) {
@@ -45,10 +47,15 @@ std::string in_directory(const std::string& path, const std::string& directory) 
   return path.starts_with('/') || directory.empty() ? path : directory + "/" + path;
 }
 
-// What `pliant run` itself may have from an elastic job that it is a worker of.
+// What `pliant run` itself may have from a job that it is a worker of.
 bool is_of_one_worker(const std::string& variable) {
-  return variable == "PLIANT_LIFE_FD" || variable == "PLIANT_ELASTIC" ||
-         variable == "PLIANT_SCHEDULE";
+  return variable == "PLIANT_LIFE_FD" || variable == "PLIANT_STORE" ||
+         variable == "PLIANT_ELASTIC" || variable == "PLIANT_SCHEDULE";
+}
+
+uint64_t machine_memory() {
+  return static_cast<uint64_t>(std::max(1L, sysconf(_SC_PHYS_PAGES))) *
+         static_cast<uint64_t>(std::max(1L, sysconf(_SC_PAGESIZE)));
 }
 
 Program cannot_run(int exit_code, std::string problem) {
@@ -141,7 +148,32 @@ AgentReady Agent::prepare() {
   ready.free_port = find_free_port(spec_.address);
   if (ready.free_port == 0)
     return fail(1, fmt::format("cannot listen on its address {}", spec_.address));
+  if (const Status opened = open_store(); !opened.ok())
+    return fail(1, "its store cannot be opened: " + opened.error().message);
+  ready.store = store_->copies_endpoint();
   return ready_ = ready;
+}
+
+Status Agent::open_store() {
+  const auto job = spec_.environment.find("PLIANT_JOB");
+  StoreService::Options options;
+  options.job = job == spec_.environment.end() ? "" : job->second;
+  options.token = spec_.token;
+  options.host = spec_.host;
+  options.host_name = spec_.host_name;
+  options.http_address = spec_.address;
+  options.vault = {.bytes_max = spec_.store.bytes_max, .versions_max = spec_.store.versions_max};
+  if (options.vault.bytes_max == 0) options.vault.bytes_max = machine_memory() / 2;
+  if (options.vault.versions_max == 0) options.vault.versions_max = kStoreVersions;
+  if (!spec_.store.directory.empty()) {
+    std::string file = spec_.host_name + ".safetensors";
+    std::replace(file.begin(), file.end(), '/', '_');
+    options.file = in_directory(spec_.store.directory, spec_.directory) + "/" + file;
+  }
+  auto opened = StoreService::open(std::move(options));
+  if (!opened) return opened.error();
+  store_ = std::move(*opened);
+  return {};
 }
 
 AgentReady Agent::report() const {
@@ -152,7 +184,19 @@ AgentReady Agent::report() const {
   return ready;
 }
 
+// The next hosts, in a ring.
+void Agent::copy_store_to(const std::vector<std::string>& stores) {
+  if (!store_) return;
+  std::vector<StorePeer> peers;
+  for (uint32_t k = 1; k < spec_.store.copies && k < stores.size(); ++k) {
+    const auto host = static_cast<uint32_t>((spec_.host + k) % stores.size());
+    if (host != spec_.host && !stores[host].empty()) peers.push_back({host, stores[host]});
+  }
+  store_->copy_to(std::move(peers));
+}
+
 void Agent::start(const StartWorkers& start) {
+  copy_store_to(start.stores);
   if (start_) return;
   start_ = start;
   if (spec_.elastic) return watch_revocation();
@@ -209,6 +253,7 @@ ChildOptions Agent::child_options(const StartWorker& order) const {
   options.arguments = spec_.command;
   for (const auto& [name, value] : variables)
     options.environment.push_back(fmt::format("{}={}", name, value));
+  if (store_) options.environment.push_back("PLIANT_STORE=" + store_->name());
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
     const std::string name = text.substr(0, text.find('='));

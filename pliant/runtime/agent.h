@@ -1,6 +1,7 @@
 // An agent: starts the workers of one host, passes their output on and reports their ends. Those
 // of an elastic job are started one by one, each with a life lock (life.h), and its agent learns
-// from the cloud if the host will be taken away (revocation.h).
+// from the cloud if the host will be taken away (revocation.h). It keeps the host's tensors at rest
+// (store_service.h).
 //
 // Owned by `pliant run` for its own host and by `pliant agent` elsewhere; both signal the workers
 // through the process group that they lend. Called, and calls back, with the loop held.
@@ -21,6 +22,7 @@
 #include "pliant/runtime/output.h"
 #include "pliant/runtime/process_group.h"
 #include "pliant/runtime/revocation_watch.h"
+#include "pliant/runtime/store_service.h"
 
 namespace pliant {
 
@@ -63,7 +65,8 @@ class Agent final {
   AgentReady prepare();
   // The same answer and what became of its workers since, for a coordinator that was away.
   AgentReady report() const;
-  // All workers; of an elastic job none yet. Only the first call counts.
+  // All workers; of an elastic job none yet. Only the first call counts, but for where the other
+  // hosts' stores are.
   void start(const StartWorkers& start);
   // Nothing if this worker was started already.
   void start_worker(const StartWorker& order);
@@ -72,6 +75,8 @@ class Agent final {
   // The host will be taken away. Only the first reason is told; later reports repeat it.
   void give_notice(const std::string& reason);
   size_t running() const { return children_.size(); }
+  // The store of this host; null before prepare() has succeeded.
+  const StoreService* store() const { return store_.get(); }
 
  private:
   struct Running {
@@ -82,6 +87,8 @@ class Agent final {
   };
 
   Status try_start(PeerId peer, const StartWorker& order);
+  Status open_store();
+  void copy_store_to(const std::vector<std::string>& stores);
   ChildOptions child_options(const StartWorker& order) const;
   void on_end(PeerId peer, const ChildEnd& end);
   void report_end(const WorkerExited& end);
@@ -98,6 +105,7 @@ class Agent final {
   std::map<uint16_t, Running> children_;    // by slot
   std::string notice_;                      // why the host will be taken away; empty: it will not
   std::unique_ptr<RevocationWatch> revocation_;
+  std::unique_ptr<StoreService> store_;
 };
 
 }  // namespace pliant

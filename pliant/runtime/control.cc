@@ -38,11 +38,12 @@ void fields(Each& each, PeerLost& m) {
 }
 template <typename Each>
 void fields(Each& each, AgentReady& m) {
-  each(m.host, m.address, m.free_port, m.exit_code, m.problem, m.running, m.ended, m.notice);
+  each(m.host, m.address, m.free_port, m.exit_code, m.problem, m.running, m.ended, m.notice,
+       m.store);
 }
 template <typename Each>
 void fields(Each& each, StartWorkers& m) {
-  each(m.master_address, m.master_port);
+  each(m.master_address, m.master_port, m.stores);
 }
 template <typename Each>
 void fields(Each& each, SignalWorkers& m) {
@@ -57,7 +58,8 @@ void fields(Each& each, AgentSpec& m) {
   each(m.coordinator, m.token, m.host_name, m.address, m.host, m.group_rank, m.first_rank,
        m.worker_count, m.world_size, m.command, m.directory, m.environment, m.output.prefix,
        m.output.quiet, m.output.log_directory, m.elastic, m.revocation.provider,
-       m.revocation.metadata_url, m.revocation.poll_ns);
+       m.revocation.metadata_url, m.revocation.poll_ns, m.store.bytes_max, m.store.versions_max,
+       m.store.copies, m.store.directory);
 }
 template <typename Each>
 void fields(Each& each, Meet& m) {

@@ -100,6 +100,7 @@ struct AgentReady {
   std::vector<PeerId> running = {};
   std::vector<WorkerExited> ended = {};  // the last of each slot
   std::string notice = {};               // why the host will be taken away; empty: it will not
+  std::string store = {};                // where its store takes copies of others
   bool operator==(const AgentReady&) const = default;
 };
 
@@ -107,6 +108,7 @@ struct AgentReady {
 struct StartWorkers {
   std::string master_address;  // of torch's rendezvous
   uint16_t master_port = 0;
+  std::vector<std::string> stores = {};  // where each host's store takes copies; by host
   bool operator==(const StartWorkers&) const = default;
 };
 
@@ -132,6 +134,15 @@ struct RevocationOptions {
   bool operator==(const RevocationOptions&) const = default;
 };
 
+// What the store of a host may keep (store_service.h); 0: the agent's defaults.
+struct StoreOptions {
+  uint64_t bytes_max = 0;
+  uint32_t versions_max = 0;
+  uint32_t copies = 0;         // hosts that have each version; 1: none but its own
+  std::string directory = {};  // where the newest version is kept on disk; empty: nowhere
+  bool operator==(const StoreOptions&) const = default;
+};
+
 // Launcher to agent, over its standard input: all that an agent needs to know.
 struct AgentSpec {
   std::string coordinator;
@@ -149,6 +160,7 @@ struct AgentSpec {
   OutputOptions output;
   bool elastic = false;  // workers are started one by one, by StartWorker, each with a life lock
   RevocationOptions revocation = {};  // of elastic jobs
+  StoreOptions store = {};
   bool operator==(const AgentSpec&) const = default;
 };
 

@@ -90,7 +90,7 @@ void ElasticJob::on(const AgentReady& event, Instant now) {
   const AgentReady& first = hosts_.begin()->second ? *hosts_.begin()->second : event;
   if (started_) {
     // The coordinator or the agent was away.
-    actions_.push_back(StartWorkers{first.address, first.free_port});
+    actions_.push_back(start_order(first, hosts_));
     for (const WorkerExited& end : event.ended)
       if (end.peer.host == event.host) on(end, now);
     tell(RosterEvent::HostRuns{event.host, event.running}, now);
@@ -101,7 +101,7 @@ void ElasticJob::on(const AgentReady& event, Instant now) {
                                [](const auto& entry) { return entry.second.has_value(); });
   if (!all) return;
   started_ = true;
-  actions_.push_back(StartWorkers{first.address, first.free_port});
+  actions_.push_back(start_order(first, hosts_));
   for (const auto& [number, ready] : hosts_)
     tell(RosterEvent::HostReady{number, ready->notice}, now);
 }

@@ -39,6 +39,15 @@ class Engine final : private Sink, public StepGround {
   const Group& world() const override { return world_; }
   Segment& segment() { return *segment_; }
 
+  // Calls `use` with the segment of a peer of this host; null if there is none.
+  template <typename Use>
+  const std::byte* read_segment(PeerId peer, Use use) {
+    const std::lock_guard guard(loop_);
+    ShmTransport* const shm = transports_ ? transports_->shm() : nullptr;
+    Segment* const segment = shm != nullptr ? shm->segment_of(peer) : nullptr;
+    return segment != nullptr ? use(*segment) : nullptr;
+  }
+
   // Runs an operation to its end. `result`: where its result stands.
   Status run(const Operation& operation, const Group& group,
              const std::byte** result = nullptr) override;

@@ -188,6 +188,7 @@ const char* http_reason(int status) {
   switch (status) {
     case 200: return "OK";
     case 202: return "Accepted";
+    case 206: return "Partial Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 404: return "Not Found";
@@ -196,6 +197,7 @@ const char* http_reason(int status) {
     case 409: return "Conflict";
     case 411: return "Length Required";
     case 413: return "Content Too Large";
+    case 416: return "Range Not Satisfiable";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
     case 503: return "Service Unavailable";

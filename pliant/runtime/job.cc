@@ -27,6 +27,17 @@ std::string describe_end(const WorkerExited& end) {
   return fmt::format("exited with code {}", end.exit_code);
 }
 
+StartWorkers start_order(const AgentReady& first,
+                         const std::map<uint32_t, std::optional<AgentReady>>& hosts) {
+  StartWorkers order{first.address, first.free_port};
+  for (const auto& [host, ready] : hosts) {
+    if (!ready || ready->store.empty()) continue;
+    order.stores.resize(std::max<size_t>(order.stores.size(), host + size_t{1}));
+    order.stores[host] = ready->store;
+  }
+  return order;
+}
+
 Job::Job(JobOptions options, std::vector<WorkerPlace> workers, Instant now)
     : options_(options), start_due_(now + options.start_timeout) {
   for (WorkerPlace& place : workers) {
@@ -69,7 +80,7 @@ void Job::on(const AgentReady& event, Instant) {
   if (!all) return;
   started_ = true;
   const AgentReady& first = *hosts_.begin()->second;
-  actions_.push_back(StartWorkers{first.address, first.free_port});
+  actions_.push_back(start_order(first, hosts_));
 }
 
 void Job::on(const JobEvent::AgentGone& event, Instant now) {

@@ -121,6 +121,10 @@ class JobDecisions {
   virtual std::optional<Instant> next_deadline() const = 0;
 };
 
+// The order to start, as the agents' answers have it; torch's rendezvous is on `first`.
+StartWorkers start_order(const AgentReady& first,
+                         const std::map<uint32_t, std::optional<AgentReady>>& hosts);
+
 class Job final : public JobDecisions {
  public:
   // Hosts that run workers are those that `workers` name; the index of a worker is its rank.

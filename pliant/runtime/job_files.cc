@@ -72,10 +72,36 @@ struct Stored {
 };
 
 std::string encoded(const Stored& stored) {
-  const nlohmann::ordered_json object = {
+  nlohmann::ordered_json object = {
       {"version", kVersion},         {"job", stored.entry.job}, {"endpoint", stored.entry.endpoint},
       {"token", stored.entry.token}, {"pid", stored.entry.pid}, {"start", stored.start}};
+  for (const JobStore& store : stored.entry.stores)
+    object["stores"].push_back({{"host", store.host},
+                                {"number", store.number},
+                                {"name", store.name},
+                                {"endpoint", store.endpoint},
+                                {"job", store.job},
+                                {"token", store.token}});
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+// What cannot be read is left out: the job can be commanded without its stores.
+std::vector<JobStore> decoded_stores(const nlohmann::json& object) {
+  std::vector<JobStore> stores;
+  const auto list = object.find("stores");
+  if (list == object.end() || !list->is_array()) return stores;
+  for (const auto& item : *list) {
+    const auto text = [&](const char* name) {
+      const bool there = item.is_object() && item.contains(name) && item[name].is_string();
+      return there ? item[name].get<std::string>() : std::string();
+    };
+    const bool numbered =
+        item.is_object() && item.contains("number") && item["number"].is_number_unsigned();
+    if (!numbered || text("name").empty()) continue;
+    stores.push_back({text("host"), item["number"].get<uint32_t>(), text("name"), text("endpoint"),
+                      text("job"), text("token")});
+  }
+  return stores;
 }
 
 std::optional<Stored> decoded(const std::string& text) {
@@ -88,7 +114,8 @@ std::optional<Stored> decoded(const std::string& text) {
     if (!object.contains(name) || !object[name].is_string()) return std::nullopt;
   }
   if (object["version"] != kVersion) return std::nullopt;
-  return Stored{{object["job"], object["endpoint"], object["token"], object["pid"].get<pid_t>()},
+  return Stored{{object["job"], object["endpoint"], object["token"], object["pid"].get<pid_t>(),
+                 decoded_stores(object)},
                 object["start"].get<uint64_t>()};
 }
 

@@ -18,11 +18,23 @@
 
 namespace pliant {
 
+// The store of one host of the job (store_service.h), for commands on that host.
+struct JobStore {
+  std::string host;      // its name
+  uint32_t number = 0;   // of the host
+  std::string name;      // of the Unix socket
+  std::string endpoint;  // of HTTP
+  std::string job;       // by which its workers know the job
+  std::string token;     // of both
+  bool operator==(const JobStore&) const = default;
+};
+
 struct JobEntry {
   std::string job;       // its name; several jobs may have the same
   std::string endpoint;  // "127.0.0.1:4711" of the HTTP interface
   std::string token;
   pid_t pid = 0;  // of the launcher
+  std::vector<JobStore> stores = {};  // of the hosts that are this machine
 
   bool operator==(const JobEntry&) const = default;
 };

@@ -80,6 +80,15 @@ TEST_F(JobFilesTest, IsPrivateAndGoesWithItsJob) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
+TEST_F(JobFilesTest, NamesTheStoresOfTheHostsHere) {
+  JobEntry with_stores = entry("train", getpid());
+  with_stores.stores = {{"a", 0, "pliant-store-1", "127.0.0.1:2", "job", "other secret"},
+                        {"b", 7, "pliant-store-2", "", "", ""}};
+  const auto file = JobFile::write(folder_, with_stores);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(*JobFile::find(folder_, "train"), with_stores);
+}
+
 TEST_F(JobFilesTest, SeveralAreListedUnlessOneFits) {
   const auto one = write("train", getpid());
   const auto two = write("train", start());

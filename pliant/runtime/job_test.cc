@@ -71,6 +71,15 @@ class JobTest : public ::testing::Test {
   Job job_{JobOptions{}, places(), now_};
 };
 
+TEST_F(JobTest, HostsLearnWhereTheStoresOfTheOthersAre) {
+  AgentReady a{0, "10.0.0.1", 29500, 0, ""};
+  AgentReady b{1, "10.0.0.2", 29501, 0, ""};
+  b.store = "10.0.0.2:7";
+  EXPECT_TRUE(send(a).empty());
+  EXPECT_EQ(std::get<StartWorkers>(send(b).at(0)).stores,
+            (std::vector<std::string>{"", "10.0.0.2:7"}));
+}
+
 TEST_F(JobTest, WorkersThatNeverJoinAreAJob) {
   start();
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(exits(rank, 0).empty());

@@ -307,9 +307,19 @@ Status Launch::open_supervisor() {
 // Without the file the job runs as well; only the commands for people do not find it.
 void Launch::publish_job() {
   if (!options_.control || options_.control->folder.empty()) return;
-  auto file = JobFile::write(
-      options_.control->folder,
-      {.job = name(), .endpoint = control_endpoint_, .token = control_token_, .pid = getpid()});
+  JobEntry entry{
+      .job = name(), .endpoint = control_endpoint_, .token = control_token_, .pid = getpid()};
+  for (const auto& [host, agent] : agents_) {
+    if (agent->store() == nullptr) continue;
+    const StorePlace place = agent->store()->place();
+    entry.stores.push_back({.host = hosts_[host].name,
+                            .number = host,
+                            .name = place.name,
+                            .endpoint = agent->store()->endpoint(),
+                            .job = place.job,
+                            .token = place.token});
+  }
+  auto file = JobFile::write(options_.control->folder, entry);
   if (file) {
     file_ = std::move(*file);
   } else {
@@ -381,6 +391,7 @@ AgentSpec Launch::spec_for(uint32_t host) const {
   }
   for (const auto& [name, value] : options_.environment) spec.environment[name] = value;
   spec.output = options_.output;
+  spec.store = options_.store;
   return spec;
 }
 
@@ -507,12 +518,12 @@ Result<LaunchResult> Launch::run() {
   {
     SignalWatch signals(loop_, [this](int signal) { on_user_signal(signal); });
     PLIANT_TRY(elastic_ ? open_supervisor() : open_coordinator());
-    publish_job();
     // Local hosts first: if the program is missing, nothing is started anywhere.
     for (const bool local : {true, false}) {
       for (uint32_t host = 0; host < hosts_.size() && !result_; ++host) {
         if (local_[host] == local) PLIANT_TRY(local ? start_local(host) : start_remote(host));
       }
+      if (local && !result_) publish_job();
       if (!local || !supervisor_ || result_) continue;
       PLIANT_TRY(supervisor_->start());
       for (const auto& [host, agent] : agents_) link_local(host);

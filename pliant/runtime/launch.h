@@ -50,6 +50,7 @@ struct LaunchOptions {
   std::string name;                       // of the job; empty: that of the program
   std::optional<ControlPlace> control;    // without: no HTTP interface
   std::string coordinator_program;        // path of `pliant` here; empty: that of this program
+  StoreOptions store;
   bool verbose = false;
 };
 

@@ -112,6 +112,7 @@ Result<SessionOptions> options_from(const Variables& variables) {
                 [](const std::string& text) { return parse_count(text, 0, 1); });
   variable.read("PLIANT_HEARTBEAT", options.heartbeat, parse_duration);
   variable.read("PLIANT_SCHEDULE", options.report_steps, parse_schedule_steps);
+  variable.read("PLIANT_STORE", options.store);
   variable.read("PLIANT_LIFE_FD", options.life_fd,
                 [](const std::string& text) { return parse_count(text, 0, 1 << 20); });
   PLIANT_TRY(variable.take());

@@ -35,14 +35,16 @@ struct SessionOptions {
   bool elastic = false;
   Duration heartbeat = std::chrono::seconds(2);  // silent for so long: taken for lost
   std::vector<uint64_t> report_steps;            // steps of the size schedule, ascending
+  std::string store;  // name of the socket of the host's store (store_service.h); empty: none
   int life_fd = -1;  // of the life lock that the agent watches; -1: none
 };
 
 // From PLIANT_COORDINATOR, PLIANT_JOB, PLIANT_TOKEN, PLIANT_PEER ("host.slot#incarnation"),
 // PLIANT_HOST, PLIANT_ADDRESS and, for users, PLIANT_TRANSPORT, PLIANT_STRATEGY, PLIANT_TIMEOUT,
 // PLIANT_JOIN_TIMEOUT, PLIANT_CONNECTIONS, PLIANT_HEAP, PLIANT_STORE_WINDOW; of elastic jobs
-// PLIANT_ELASTIC, PLIANT_HEARTBEAT, PLIANT_SCHEDULE ("2@0,4@100") and PLIANT_LIFE_FD. A value that
-// cannot be read is an error that names the variable.
+// PLIANT_ELASTIC, PLIANT_HEARTBEAT, PLIANT_SCHEDULE ("2@0,4@100") and PLIANT_LIFE_FD; and from
+// PLIANT_STORE, which the agent sets. A value that cannot be read is an error that names the
+// variable.
 Result<SessionOptions> options_from_environment();
 
 // The same from given variables; those that are not PLIANT_* or are absent keep their default.

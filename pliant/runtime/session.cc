@@ -28,6 +28,7 @@ struct Session::Impl {
   SessionOptions options;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Steps> steps;
+  std::unique_ptr<Snapshots> snapshots;
   Status step_status;
   Strategy strategy;
   CostModel model;
@@ -52,6 +53,15 @@ Plan Session::Impl::plan(const Signature& signature, const Group& group) const {
 
 namespace {
 int online_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
+
+Snapshots::Options snapshot_options(const SessionOptions& options) {
+  Snapshots::Options result;
+  result.self = options.self;
+  result.timeout = options.timeout;
+  if (!options.store.empty())
+    result.place = {options.store, options.job, options.token, options.self.host};
+  return result;
+}
 }  // namespace
 
 // ---- Life -------------------------------------------------------------------------------------
@@ -84,6 +94,7 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
           .report_steps = options.report_steps,
           .settings = [&mine] { return mine.settings(); },
           .adopt_settings = [&mine](Bytes bytes) { return mine.adopt_settings(bytes); }});
+  mine.snapshots = std::make_unique<Snapshots>(snapshot_options(options));
   PLIANT_TRY(check_strategy(*strategy, world));
   if (strategy->kind == Strategy::Kind::kDirect && options.transport == TransportChoice::kTcp)
     return invalid("strategy direct needs shared memory, which transport tcp does without");
@@ -144,6 +155,26 @@ Result<std::span<std::byte>> Session::allocate(size_t bytes) {
 
 void Session::release(std::span<std::byte> memory) {
   impl_->engine->segment().release(memory.data());
+}
+
+void Session::discard(std::span<std::byte> part) { impl_->engine->segment().discard(part); }
+
+std::optional<uint64_t> Session::place_of(std::span<const std::byte> memory) const {
+  Segment& segment = impl_->engine->segment();
+  if (impl_->options.transport == TransportChoice::kTcp) return std::nullopt;
+  if (!segment.contains(memory.data(), memory.size())) return std::nullopt;
+  return segment.offset_of(memory.data());
+}
+
+const std::byte* Session::peer_memory(Rank peer, uint64_t place, size_t bytes) {
+  if (peer < 0 || peer >= size()) return nullptr;
+  Engine& engine = *impl_->engine;
+  const auto at = [&](Segment& segment) -> const std::byte* {
+    if (place > segment.size() || bytes > segment.size() - place) return nullptr;
+    return segment.contains(segment.at(place), bytes) ? segment.at(place) : nullptr;
+  };
+  if (peer == rank()) return at(engine.segment());
+  return engine.read_segment(world().peer(peer), at);
 }
 
 Result<Group> Session::group(std::span<const Rank> ranks) {
@@ -339,6 +370,67 @@ std::string Session::explain(Collective collective, size_t bytes) {
   });
 }
 
+// ---- Snapshots --------------------------------------------------------------------------------
+
+Result<Snapshot> Session::snapshot(uint64_t step, std::span<const SnapshotPiece> pieces) {
+  return impl_->snapshots->take({.step = step,
+                                 .epoch = static_cast<uint32_t>(view().epoch),
+                                 .writer = static_cast<uint32_t>(local_rank()),
+                                 .writers = static_cast<uint32_t>(local_size())},
+                                pieces);
+}
+
+Result<Snapshot> Session::snapshot(uint64_t step) {
+  const auto members = static_cast<uint64_t>(local_size());
+  const auto self = static_cast<uint64_t>(local_rank());
+  std::vector<SnapshotPiece> pieces;
+  for (const Steps::Registered& state : impl_->steps->registered()) {
+    const uint64_t size = size_of(state.dtype);
+    const uint64_t count = state.memory.size() / size;
+    // Without the product of the two, which may not fit.
+    const uint64_t begin = count / members * self + std::min(self, count % members);
+    const uint64_t end = begin + count / members + (self < count % members ? 1 : 0);
+    SnapshotPiece& piece = pieces.emplace_back();
+    piece.tensor = {std::string(state.name), state.dtype, {count}};
+    piece.box.dims = 1;
+    piece.box.begin[0] = begin;
+    piece.box.end[0] = end;
+    piece.elements = Bytes(state.memory).subspan(begin * size, (end - begin) * size);
+  }
+  if (pieces.empty()) return invalid("snapshot: nothing is registered; call register_state first");
+  return snapshot(step, pieces);
+}
+
+Result<store::Version::Shared> Session::restore(uint64_t step) {
+  return impl_->snapshots->restore(step);
+}
+
+Result<uint64_t> Session::restore_state(uint64_t step) {
+  const auto version = restore(step);
+  if (!version) return version.error();
+  std::vector<size_t> numbers;
+  const std::vector<Steps::Registered> states = impl_->steps->registered();
+  for (const Steps::Registered& state : states) {
+    const auto number = (*version)->find(state.name);
+    if (!number) return number.error();
+    const tensor::TensorInfo& info = (*version)->tensors()[*number];
+    if (info.dtype != state.dtype || info.bytes() != state.memory.size())
+      return invalid(fmt::format("restore: '{}' is {} with {} bytes here, and {} in step {}",
+                                 state.name, to_string(state.dtype), state.memory.size(),
+                                 to_string(info), (*version)->step()));
+    const auto covered = (*version)->covered(*number);
+    if (!covered) return covered.error();
+    if (*covered != info.elements())
+      return invalid(fmt::format("restore: step {} has {} of {} elements of '{}' on this host",
+                                 (*version)->step(), *covered, info.elements(), state.name));
+    numbers.push_back(*number);
+  }
+  for (size_t i = 0; i < states.size(); ++i)
+    PLIANT_TRY((*version)->read(numbers[i], tensor::whole((*version)->tensors()[numbers[i]].shape),
+                                states[i].memory));
+  return (*version)->step();
+}
+
 // ---- Steps ------------------------------------------------------------------------------------
 
 Status Session::register_state(std::string_view name, std::span<std::byte> memory, DType dtype) {
@@ -374,6 +466,7 @@ Status Session::propose_size(int members) {
 const StepTimes& Session::last_change() const { return impl_->steps->last_change(); }
 
 uint64_t Step::number() const { return steps_->step_number(); }
+bool Step::begun_by_all() const { return steps_->begun_by_all(); }
 std::span<const uint64_t> Step::samples() const { return steps_->samples(); }
 Status Step::all_reduce(std::string_view name, const void* input, size_t count, DType dtype, Op op,
                         void* output) {

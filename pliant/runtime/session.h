@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "pliant/data/sampler.h"
 #include "pliant/membership/view.h"
 #include "pliant/runtime/options.h"
+#include "pliant/runtime/snapshot.h"
 
 namespace pliant {
 
@@ -55,6 +57,10 @@ class Step {
 
   // Counts from 1 over the life of the job, whoever its members were.
   uint64_t number() const;
+  // True if all members of the view begin this step here and now. If not, some began it in an older
+  // view and only have its end before them: whoever runs operations of the session inside steps,
+  // such as reshape(), must do without them in this one, and go on to commit().
+  bool begun_by_all() const;
   // The numbers of the samples that this member computes, if the session has a sampler; if there
   // are more(), of those alone.
   std::span<const uint64_t> samples() const;
@@ -117,12 +123,22 @@ class Session {
   // bytes, zeroed. Any part of it may be used as a buffer. Freed by release() or with the session.
   Result<std::span<std::byte>> allocate(size_t bytes);
   void release(std::span<std::byte> memory);
+  // Gives the pages of a part of such memory back before the rest; they read as zeroes then.
+  void discard(std::span<std::byte> part);
   template <typename T>
   Result<std::span<T>> allocate_array(size_t count) {
     auto bytes = allocate(count * sizeof(T));
     if (!bytes) return bytes.error();
     return std::span<T>(reinterpret_cast<T*>(bytes->data()), count);
   }
+
+  // Where such memory is, for the peers of this host: they read it at peer_memory(). Nothing if no
+  // peer can reach it.
+  std::optional<uint64_t> place_of(std::span<const std::byte> memory) const;
+  // Memory that a peer has allocated, at a place that it has told; read-only. Null if it is of
+  // another host or no such memory. Stays readable until the view has changed, even if its owner
+  // dies or releases it: what is read then is worth nothing, but it can be read.
+  const std::byte* peer_memory(Rank peer, uint64_t place, size_t bytes);
 
   // The members with these ranks of the view, in this order; the caller must be among them. Purely
   // local: every member of the group makes the same call.
@@ -192,6 +208,21 @@ class Session {
   // Asks for another number of members; the job follows as soon as it can. kInvalid at once only if
   // the job is not elastic.
   Status propose_size(int members);
+
+  // ---- Snapshots (docs/STORE.md). The host's agent keeps them, so that they outlive this process.
+
+  // Copies pieces of tensors and returns; the hand-over goes on behind. The version of this step is
+  // complete, and can be restored, once every member of this host has made the same call.
+  Result<Snapshot> snapshot(uint64_t step, std::span<const SnapshotPiece> pieces);
+  // The same with the registered state, of which each member of the host copies its share: name by
+  // name a tensor of one dimension.
+  Result<Snapshot> snapshot(uint64_t step);
+  // A complete version of this host in the store's own memory, from which any range of any tensor
+  // can be read; kNewest is the one completed last.
+  Result<store::Version::Shared> restore(uint64_t step);
+  // Fills the registered state out of a version of snapshot(step); returns the step. If it fails
+  // before anything was written, the message says what does not fit.
+  Result<uint64_t> restore_state(uint64_t step);
 
   // A versioned store of whole values: keeps the newest `store_window` versions of each name.
   Status save(std::string_view name, uint64_t version, std::span<const std::byte> value);

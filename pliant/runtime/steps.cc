@@ -38,6 +38,12 @@ Status Steps::register_state(std::string_view name, std::span<std::byte> memory,
   return {};
 }
 
+std::vector<Steps::Registered> Steps::registered() const {
+  std::vector<Registered> all;
+  for (const State& state : states_) all.push_back({state.name, state.memory, state.dtype});
+  return all;
+}
+
 Status Steps::use_sampler(const SamplerOptions& options) {
   if (agreed_) return invalid("a sampler is chosen before the first step");
   auto sampler = Sampler::make(options);
@@ -73,6 +79,11 @@ Result<bool> Steps::begin() {
   open_calls().count = 0;
   if (sampler_) deal_samples();
   return true;
+}
+
+// One that others began in an older view is inherited; newcomers are let in after it.
+bool Steps::begun_by_all() const {
+  return open_ && !newcomers_ && open_->assigned_epoch == number(ground_.view().epoch);
 }
 
 // By the view in which the step was first begun, also if a later one has taken its place: everybody

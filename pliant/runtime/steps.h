@@ -44,6 +44,12 @@ class Steps final {
   // Memory that is equal on all members after each commit, once the caller has applied the step.
   // Before the first begin(); the same names, sizes and types on all members.
   Status register_state(std::string_view name, std::span<std::byte> memory, DType dtype);
+  struct Registered {
+    std::string_view name;
+    std::span<std::byte> memory;
+    DType dtype = DType::kU8;
+  };
+  std::vector<Registered> registered() const;
   // Deals out samples to the members; its position is part of the state.
   Status use_sampler(const SamplerOptions& options);
 
@@ -51,6 +57,8 @@ class Steps final {
   // epochs are consumed; an error ends the training.
   Result<bool> begin();
   uint64_t step_number() const { return open_ ? open_->number : committed_; }
+  // True if the open step was begun by all members of the view, in this view.
+  bool begun_by_all() const;
   // The numbers of this member's samples in the open step; if there are more(), of those alone.
   const std::vector<uint64_t>& samples() const { return samples_; }
 

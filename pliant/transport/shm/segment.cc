@@ -144,6 +144,14 @@ void Segment::release(std::byte* memory) {
   free_.emplace(offset, size);
 }
 
+void Segment::discard(std::span<std::byte> part) {
+  const uint64_t begin = (offset_of(part.data()) + kPage - 1) / kPage * kPage;
+  const uint64_t end = offset_of(part.data() + part.size()) / kPage * kPage;
+  if (begin >= end) return;
+  PLIANT_CHECK(fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                         static_cast<off_t>(end - begin)) == 0);
+}
+
 bool Segment::contains(const void* data, size_t bytes) const {
   const auto* at = static_cast<const std::byte*>(data);
   return at >= base_ + kHeapOffset && at + bytes <= base_ + size_;

@@ -64,6 +64,8 @@ class Segment {
   // The owner's: parts of the heap, zeroed, aligned to 64 bytes. Thread-safe.
   Result<std::span<std::byte>> allocate(size_t bytes);
   void release(std::byte* memory);
+  // Gives the pages back that lie in this part of an allocation, which stays; they read as zeroes.
+  void discard(std::span<std::byte> part);
   // True if [data, data + bytes) lies inside the heap; then offset_of() tells peers where.
   bool contains(const void* data, size_t bytes) const;
   uint64_t offset_of(const void* data) const {

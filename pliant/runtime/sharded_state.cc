@@ -1,0 +1,208 @@
+#include "pliant/runtime/sharded_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+
+#include "pliant/base/bytes.h"
+#include "pliant/tensor/layout_json.h"
+
+namespace pliant {
+namespace {
+
+using tensor::Holding;
+using tensor::LocalBuffer;
+using tensor::Piece;
+
+bool same_form(const LocalBuffer& a, const LocalBuffer& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && a.is_flat == b.is_flat &&
+         a.is_padded == b.is_padded &&
+         (!a.is_padded || std::bit_cast<uint64_t>(a.fill) == std::bit_cast<uint64_t>(b.fill));
+}
+
+// For each buffer, the pieces in it.
+std::vector<std::vector<const Piece*>> pieces_by_buffer(const Holding& holding) {
+  std::vector<std::vector<const Piece*>> pieces(holding.buffers.size());
+  for (const Piece& piece : holding.pieces) pieces[piece.buffer].push_back(&piece);
+  return pieces;
+}
+
+template <typename T>
+void fill_with(std::span<std::byte> memory, T value) {
+  for (size_t at = 0; at + sizeof value <= memory.size(); at += sizeof value)
+    std::memcpy(memory.data() + at, &value, sizeof value);
+}
+
+uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (value != value) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// The memory is zero when it comes.
+Status fill_padding(std::span<std::byte> memory, const LocalBuffer& buffer) {
+  const double value = buffer.fill;
+  if (std::bit_cast<uint64_t>(value) == 0) return {};
+  switch (buffer.dtype) {
+    case DType::kI8: fill_with(memory, static_cast<int8_t>(value)); break;
+    case DType::kI16: fill_with(memory, static_cast<int16_t>(value)); break;
+    case DType::kI32: fill_with(memory, static_cast<int32_t>(value)); break;
+    case DType::kI64: fill_with(memory, static_cast<int64_t>(value)); break;
+    case DType::kU8: fill_with(memory, static_cast<uint8_t>(value)); break;
+    case DType::kU16: fill_with(memory, static_cast<uint16_t>(value)); break;
+    case DType::kU32: fill_with(memory, static_cast<uint32_t>(value)); break;
+    case DType::kU64: fill_with(memory, static_cast<uint64_t>(value)); break;
+    case DType::kBool: fill_with(memory, static_cast<uint8_t>(value != 0)); break;
+    case DType::kBF16: fill_with(memory, to_bf16(static_cast<float>(value))); break;
+    case DType::kF32: fill_with(memory, static_cast<float>(value)); break;
+    case DType::kF64: fill_with(memory, value); break;
+    default:
+      return invalid(fmt::format("'{}': padding of {} can be filled with 0 alone, not with {}",
+                                 buffer.name, to_string(buffer.dtype), value));
+  }
+  return {};
+}
+
+bool same_piece(const Piece& a, const tensor::Collection& tensors_a, const Piece& b,
+                const tensor::Collection& tensors_b) {
+  return a.box == b.box && a.offset == b.offset && a.strides == b.strides &&
+         tensors_a[a.tensor].name == tensors_b[b.tensor].name;
+}
+
+}  // namespace
+
+Result<std::vector<Rank>> ShardedState::seats(const Session& session, const tensor::Mesh& mesh,
+                                              std::span<const Rank> ranks) {
+  const Rank members = session.size();
+  std::vector<Rank> seats(ranks.begin(), ranks.end());
+  if (seats.empty() && mesh.size() == static_cast<uint32_t>(members))
+    for (Rank rank = 0; rank < members; ++rank) seats.push_back(rank);
+  if (seats.size() != mesh.size())
+    return invalid(
+        fmt::format("the layout is for {} ranks, but {}; use a layout for as many, or say which "
+                    "member is which "
+                    "rank of it",
+                    mesh.size(),
+                    ranks.empty() ? fmt::format("the view has {} members", members)
+                                  : fmt::format("{} members are named for them", ranks.size())));
+  std::vector<bool> taken(static_cast<size_t>(members));
+  for (size_t r = 0; r < seats.size(); ++r) {
+    if (seats[r] < 0 || seats[r] >= members)
+      return invalid(
+          fmt::format("rank {} of the layout is to be member {}, but the view has 0 to {}", r,
+                      seats[r], members - 1));
+    if (taken[static_cast<size_t>(seats[r])])
+      return invalid(
+          fmt::format("member {} is to be two ranks of the layout, one of them {}", seats[r], r));
+    taken[static_cast<size_t>(seats[r])] = true;
+  }
+  return seats;
+}
+
+ShardedState::Part ShardedState::make_part(const Session& session, const tensor::Layout& layout,
+                                           std::span<const Rank> seats) {
+  Part part{.layout = layout};
+  for (size_t r = 0; r < seats.size(); ++r) {
+    part.peers.push_back(session.world().peer(seats[r]));
+    if (seats[r] == session.rank()) part.rank = static_cast<Rank>(r);
+  }
+  part.digest = hash64(tensor::to_json({.spec = layout.spec(), .collection = layout.collection()}));
+  for (const PeerId peer : part.peers)
+    part.digest = hash64(std::as_bytes(std::span(&peer, 1)), part.digest);
+  return part;
+}
+
+Result<ShardedState> ShardedState::allocate(Session& session, const tensor::Layout& layout,
+                                            std::span<const Rank> ranks) {
+  auto seated = seats(session, layout.mesh(), ranks);
+  if (!seated) return seated.error();
+  ShardedState state(session);
+  Part part = make_part(session, layout, *seated);
+  PLIANT_TRY(state.fill_part(part));
+  state.current_ = std::move(part);
+  return state;
+}
+
+std::optional<size_t> ShardedState::find(std::string_view name) const {
+  const auto& buffers = current_->holding.buffers;
+  const auto found = std::ranges::find(buffers, name, &LocalBuffer::name);
+  if (found == buffers.end()) return std::nullopt;
+  return static_cast<size_t>(found - buffers.begin());
+}
+
+Status ShardedState::fill_part(Part& part) {
+  if (part.rank < 0) return {};
+  // What was given back must be there again.
+  if (release_.joinable()) release_.join();
+  part.holding = part.layout.holding(part.rank);
+  std::multimap<std::string_view, size_t> former;
+  std::vector<std::vector<const Piece*>> former_pieces;
+  if (current_) {
+    for (size_t b = 0; b < current_->holding.buffers.size(); ++b)
+      former.emplace(current_->holding.buffers[b].name, b);
+    former_pieces = pieces_by_buffer(current_->holding);
+  }
+  const auto pieces = pieces_by_buffer(part.holding);
+  const auto is_same = [&](size_t b, size_t old) {
+    return same_form(part.holding.buffers[b], current_->holding.buffers[old]) &&
+           std::ranges::equal(pieces[b], former_pieces[old], [&](const Piece* x, const Piece* y) {
+             return same_piece(*x, part.layout.collection(), *y, current_->layout.collection());
+           });
+  };
+  for (size_t b = 0; b < part.holding.buffers.size(); ++b) {
+    const LocalBuffer& buffer = part.holding.buffers[b];
+    const auto [first, last] = former.equal_range(buffer.name);
+    const auto same =
+        std::find_if(first, last, [&](const auto& f) { return is_same(b, f.second); });
+    if (same != last) {
+      part.buffers.push_back(current_->buffers[same->second]);
+      continue;
+    }
+    auto memory = take_memory(buffer);
+    if (!memory) return memory.error();
+    part.buffers.push_back(std::move(*memory));
+  }
+  return {};
+}
+
+Result<std::shared_ptr<ShardedState::Buffer>> ShardedState::take_memory(const LocalBuffer& buffer) {
+  const size_t bytes = buffer.elements * size_of(buffer.dtype);
+  const auto spare =
+      std::ranges::find_if(spare_, [&](const auto& kept) { return kept->memory.size() == bytes; });
+  std::shared_ptr<Buffer> taken;
+  if (spare != spare_.end()) {
+    taken = std::move(*spare);
+    spare_.erase(spare);
+    if (buffer.is_padded) std::ranges::fill(taken->memory, std::byte{});
+  } else {
+    auto memory = session_->allocate(bytes);
+    // What is kept for later is worth less than what is needed now.
+    if (!memory && !spare_.empty()) {
+      spare_.clear();
+      memory = session_->allocate(bytes);
+    }
+    if (!memory) return memory.error();
+    taken = std::make_shared<Buffer>(*session_, *memory);
+  }
+  if (buffer.is_padded) PLIANT_TRY(fill_padding(taken->memory, buffer));
+  return taken;
+}
+
+void ShardedState::retire(Part part, bool keeps_memory) {
+  if (release_.joinable()) release_.join();
+  std::vector<std::shared_ptr<Buffer>> former = std::move(part.buffers);
+  // Those that the new layout has taken over stay anyway.
+  std::erase_if(former, [](const auto& buffer) { return buffer.use_count() > 1; });
+  std::swap(former, spare_);
+  if (!keeps_memory)
+    former.insert(former.end(), std::make_move_iterator(spare_.begin()),
+                  std::make_move_iterator(spare_.end()));
+  if (!keeps_memory) spare_.clear();
+  if (!former.empty())
+    release_ = std::jthread([former = std::move(former)]() mutable { former.clear(); });
+}
+
+}  // namespace pliant

@@ -1,0 +1,236 @@
+#include "pliant/runtime/store_http.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "pliant/base/text.h"
+
+namespace pliant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using store::Box;
+using store::TensorInfo;
+using store::Vault;
+using store::Version;
+
+constexpr std::string_view kRoot = "/v1/store";
+constexpr std::string_view kNewestName = "newest";
+
+std::string text_of(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HttpAnswer json_answer(const Json& object) {
+  return {.status = 200, .body = text_of(object) + "\n", .fields = {}, .on_stream = {}};
+}
+
+std::optional<uint64_t> parse_number(std::string_view text) {
+  uint64_t value = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (read.ec != std::errc{} || read.ptr != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+Json box_json(const Box& box) {
+  Json ranges = Json::array();
+  for (uint32_t d = 0; d < box.dims; ++d) ranges.push_back({box.begin[d], box.end[d]});
+  return ranges;
+}
+
+Json tensor_json(const Version& version, size_t number) {
+  const TensorInfo& info = version.tensors()[number];
+  Json pieces = Json::array();
+  for (const Version::Piece& piece : version.pieces(number))
+    pieces.push_back({{"box", box_json(piece.box)},
+                      {"bytes", piece.elements.size()},
+                      {"checksum", fmt::format("{:016x}", piece.checksum)}});
+  return {{"name", info.name},
+          {"dtype", to_string(info.dtype)},
+          {"shape", info.shape},
+          {"bytes", info.bytes()},
+          {"pieces", std::move(pieces)}};
+}
+
+Json object_of(const Version& version, bool with_tensors) {
+  Json object = {{"step", version.step()},
+                 {"epoch", version.epoch()},
+                 {"parts", version.parts().size()},
+                 {"tensors", version.tensors().size()},
+                 {"memory_bytes", version.memory_bytes()}};
+  if (!with_tensors) return object;
+  object["tensors"] = Json::array();
+  for (size_t i = 0; i < version.tensors().size(); ++i)
+    object["tensors"].push_back(tensor_json(version, i));
+  return object;
+}
+
+// A part of a tensor's bytes in row-major order.
+struct ByteRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+// "bytes=0-99", "bytes=100-", "bytes=-100"; nothing if it is none of these, or several, in which
+// case the standard has us answer as if it were not there.
+std::optional<ByteRange> parse_range(std::string_view field, uint64_t size_bytes) {
+  constexpr std::string_view kUnit = "bytes=";
+  if (!field.starts_with(kUnit)) return std::nullopt;
+  field.remove_prefix(kUnit.size());
+  const size_t dash = field.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto first = parse_number(field.substr(0, dash));
+  const auto last = parse_number(field.substr(dash + 1));
+  if (dash == 0) {
+    if (!last) return std::nullopt;
+    return ByteRange{size_bytes - std::min(*last, size_bytes), size_bytes};
+  }
+  if (!first || (!last && dash + 1 < field.size()) || (last && *last < *first)) return std::nullopt;
+  return ByteRange{*first, last && *last < size_bytes ? *last + 1 : size_bytes};
+}
+
+HttpAnswer too_large(uint64_t bytes) {
+  return http_error(413, fmt::format("{} are more than {} at once; ask for a box or a range",
+                                     human_bytes(bytes), human_bytes(kStoreAnswerBytesMax)));
+}
+
+HttpAnswer bytes_answer(const TensorInfo& info, std::string body) {
+  std::string shape;
+  for (const uint64_t extent : info.shape)
+    shape += fmt::format("{}{}", shape.empty() ? "" : ",", extent);
+  return {.status = 200,
+          .type = "application/octet-stream",
+          .body = std::move(body),
+          .fields = {{"Accept-Ranges", "bytes"},
+                     {"X-Pliant-Dtype", to_string(info.dtype)},
+                     {"X-Pliant-Shape", shape}},
+          .on_stream = {}};
+}
+
+HttpAnswer give_box(const Version& version, size_t number, const Box& box) {
+  const TensorInfo& info = version.tensors()[number];
+  const uint64_t bytes = volume(box) * size_of(info.dtype);
+  if (bytes > kStoreAnswerBytesMax) return too_large(bytes);
+  std::string body(bytes, '\0');
+  const Status read = version.read(number, box, std::as_writable_bytes(std::span(body)));
+  if (!read.ok()) return http_error(404, read.error().message);
+  return bytes_answer(info, std::move(body));
+}
+
+// Whole elements that contain the range, cut to it.
+HttpAnswer give_range(const Version& version, size_t number, ByteRange range) {
+  const TensorInfo& info = version.tensors()[number];
+  if (range.begin >= range.end) {
+    HttpAnswer refusal = http_error(416, fmt::format("tensor '{}' ends before this", info.name));
+    refusal.fields.emplace_back("Content-Range", fmt::format("bytes */{}", info.bytes()));
+    return refusal;
+  }
+  if (range.end - range.begin > kStoreAnswerBytesMax) return too_large(range.end - range.begin);
+  const uint64_t size = size_of(info.dtype);
+  const uint64_t first = range.begin / size;
+  const uint64_t last = (range.end + size - 1) / size;
+  std::vector<Box> boxes;
+  append_flat_range(info.shape, first, last, boxes);
+  std::string body((last - first) * size, '\0');
+  auto rest = std::as_writable_bytes(std::span(body));
+  for (const Box& box : boxes) {
+    const uint64_t bytes = volume(box) * size;
+    const Status read = version.read(number, box, rest.first(bytes));
+    if (!read.ok()) return http_error(404, read.error().message);
+    rest = rest.subspan(bytes);
+  }
+  body = body.substr(range.begin - first * size, range.end - range.begin);
+  HttpAnswer answer = bytes_answer(info, std::move(body));
+  answer.status = 206;
+  answer.fields.emplace_back(
+      "Content-Range", fmt::format("bytes {}-{}/{}", range.begin, range.end - 1, info.bytes()));
+  return answer;
+}
+
+HttpAnswer give_tensor(const Version& version, const std::string& name,
+                       const HttpRequest& request) {
+  const auto number = version.find(name);
+  if (!number) return http_error(404, number.error().message);
+  const TensorInfo& info = version.tensors()[*number];
+  if (const auto text = request.query.find("box"); text != request.query.end()) {
+    const auto box = parse_box(text->second, info);
+    if (!box) return http_error(400, box.error().message);
+    return give_box(version, *number, *box);
+  }
+  if (const auto range = parse_range(request.field("range"), info.bytes()))
+    return give_range(version, *number, *range);
+  return give_box(version, *number, tensor::whole(info.shape));
+}
+
+Json list_json(const Vault& vault, const std::string& host) {
+  Json object = {{"host", host}, {"memory_bytes", vault.memory_bytes()}};
+  object["versions"] = Json::array();
+  for (const Version::Shared& version : vault.versions())
+    object["versions"].push_back(object_of(*version, false));
+  return object;
+}
+
+}  // namespace
+
+std::string version_json(const Version& version, bool with_tensors) {
+  return text_of(object_of(version, with_tensors));
+}
+
+Result<uint64_t> parse_step(std::string_view text) {
+  if (text == kNewestName) return Vault::kNewest;
+  if (const auto step = parse_number(text)) return *step;
+  return invalid(fmt::format("'{}' is no step: it is a number, or newest", text));
+}
+
+Result<Box> parse_box(std::string_view text, const TensorInfo& info) {
+  const Error wrong = invalid(
+      fmt::format("'{}' is no box of tensor '{}', which is {}: write begin:end for each dimension, "
+                  "with commas between them, as in 0:4,8:16",
+                  text, info.name, to_string(info)));
+  Box box = tensor::whole(info.shape);
+  if (box.dims == 0) return text.empty() ? Result<Box>(box) : Result<Box>(wrong);
+  for (uint32_t d = 0; d < box.dims; ++d) {
+    const size_t comma = text.find(',');
+    if ((comma == std::string_view::npos) != (d + 1 == box.dims)) return wrong;
+    const std::string_view range = text.substr(0, comma);
+    text.remove_prefix(std::min(text.size(), range.size() + 1));
+    const size_t colon = range.find(':');
+    if (colon == std::string_view::npos) return wrong;
+    const auto begin =
+        colon == 0 ? std::optional(uint64_t{0}) : parse_number(range.substr(0, colon));
+    const auto end = colon + 1 == range.size() ? std::optional(info.shape[d])
+                                               : parse_number(range.substr(colon + 1));
+    if (!begin || !end || *begin > *end || *end > info.shape[d]) return wrong;
+    box.begin[d] = *begin;
+    box.end[d] = *end;
+  }
+  return box;
+}
+
+HttpAnswer answer_store(const Vault& vault, const std::string& host, const HttpRequest& request) {
+  std::string_view path = request.path;
+  if (!path.starts_with(kRoot) || (path.size() > kRoot.size() && path[kRoot.size()] != '/'))
+    return http_error(404, "there is nothing at " + request.path);
+  if (request.method != "GET") {
+    HttpAnswer refusal = http_error(405, fmt::format("{} takes GET, not {}", path, request.method));
+    refusal.fields.emplace_back("Allow", "GET");
+    return refusal;
+  }
+  path.remove_prefix(std::min(path.size(), kRoot.size() + 1));
+  if (path.empty()) return json_answer(list_json(vault, host));
+  const size_t slash = path.find('/');
+  const auto step = parse_step(path.substr(0, slash));
+  if (!step) return http_error(400, step.error().message);
+  const auto version = vault.find(*step);
+  if (!version) return http_error(404, version.error().message);
+  if (slash == std::string_view::npos || slash + 1 == path.size())
+    return json_answer(object_of(**version, true));
+  return give_tensor(**version, std::string(path.substr(slash + 1)), request);
+}
+
+}  // namespace pliant

@@ -1,0 +1,29 @@
+// The store of a host as people and tools see it over HTTP: versions and tensors as JSON, elements
+// as bytes (docs/STORE.md). Pure; called with whatever guards the vault held.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "pliant/base/result.h"
+#include "pliant/runtime/http_server.h"
+#include "pliant/store/vault.h"
+
+namespace pliant {
+
+// The most bytes of a tensor in one answer; more are asked for range by range.
+inline constexpr uint64_t kStoreAnswerBytesMax = uint64_t{64} << 20;
+
+// GET /v1/store, /v1/store/STEP, /v1/store/STEP/TENSOR. STEP may be "newest".
+HttpAnswer answer_store(const store::Vault& vault, const std::string& host,
+                        const HttpRequest& request);
+
+// "0:4,8:16", ":" for all of a dimension, "3:" and ":3"; for a tensor of that shape.
+Result<store::Box> parse_box(std::string_view text, const store::TensorInfo& info);
+// "newest" or a number.
+Result<uint64_t> parse_step(std::string_view text);
+
+// For lists; one JSON object.
+std::string version_json(const store::Version& version, bool with_tensors);
+
+}  // namespace pliant
