@@ -128,7 +128,7 @@ Status Reshape::check(const std::vector<ReshapeOpening>& openings) const {
           fmt::format("{} wants another layout than {}: all members must ask for the "
                       "same one",
                       describe(rank), describe(0)));
-    if (opening.has_nothing()) continue;
+    if (opening.is_newcomer(newest_)) continue;
     if (!opening.has(newest_))
       return invalid(
           fmt::format("{} has a state of generation {}, others one of {}: it has missed "

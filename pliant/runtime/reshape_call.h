@@ -26,7 +26,8 @@ struct ReshapeOpening {
   uint64_t to_digest = 0;  // 0: what it was asked for is wrong
 
   bool has(uint64_t wanted) const { return generation == wanted || other_generation == wanted; }
-  bool has_nothing() const { return generation == 0 && other_generation == 0; }
+  // It has just come. What it may have got in a change that did not end does not count.
+  bool is_newcomer(uint64_t newest) const { return generation == 0 && other_generation != newest; }
   uint64_t digest_of(uint64_t wanted) const { return generation == wanted ? digest : other_digest; }
 };
 

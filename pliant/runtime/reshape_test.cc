@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 
+#include "pliant/runtime/reshape_call.h"
 #include "pliant/runtime/reshape_work.h"
 #include "pliant/tensor/layout_json.h"
 
@@ -138,6 +139,18 @@ TEST_F(Reshaping, DiscardedPagesAreZeroAndTheirNeighboursStay) {
   EXPECT_EQ(session_->peer_memory(0, UINT64_MAX, 8), nullptr);
   EXPECT_EQ(session_->peer_memory(0, 0, 8), nullptr);  // not of the heap
   EXPECT_EQ(session_->peer_memory(1, 0, 8), nullptr);
+}
+
+// It had all of generation 22 when a death came into the agreement, and nobody else went on to it.
+TEST(ReshapeOpenings, AnUnfinishedChangeLeavesANewcomerANewcomer) {
+  ReshapeOpening opening;
+  EXPECT_TRUE(opening.is_newcomer(21));
+  opening.other_generation = 22;
+  EXPECT_TRUE(opening.is_newcomer(21));
+  EXPECT_FALSE(opening.has(21));
+  EXPECT_FALSE(opening.is_newcomer(22)) << "somebody went on to it";
+  opening.generation = 20;
+  EXPECT_FALSE(opening.is_newcomer(21)) << "it was a member and has missed a change";
 }
 
 TEST_F(Reshaping, NobodyHasAnything) {
