@@ -21,8 +21,8 @@ from launched import PROGRAM, environment
 
 BUILD = pathlib.Path(os.environ.get("PLIANT_BUILD_DIR", "build/release")).absolute()
 WORKER = os.environ.get("PLIANT_RESHAPE_WORKER", str(BUILD / "tests/process/reshape_worker"))
-PATIENCE_S = 240
-DEATHS = 12
+PATIENCE_S = 600
+DEATHS = 6
 TWO_HOSTS = ["-H", "a:2@127.0.0.1,b:2@127.0.0.1", "--address", "127.0.0.1", "--launcher",
              "env AT={host}"]
 LAYOUTS = ["dp=4", "tp=4", "pp=4", "dp=2,tp=2", "dp=2,pp=2,interleave=2", "tp=2,pp=2",
