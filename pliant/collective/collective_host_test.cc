@@ -1,4 +1,6 @@
 // Shared memory: where buffers are, in place or not, shared results, one name over and over.
+#include <sys/mman.h>
+
 #include "pliant/collective/test_calls.h"
 #include "pliant/collective/test_layouts.h"
 
@@ -104,6 +106,30 @@ TEST(InPlace, NullInput) {
       call.judge(std::string(" by ") + strategy);
     }
   }
+}
+
+// The root of a broadcast in place may read its data meanwhile: nobody writes there.
+TEST(InPlace, TheRootOfABroadcastIsOnlyRead) {
+  constexpr size_t kBytes = 8192;
+  void* const mapped = mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  for (const char* strategy : {"direct", "ring"})
+    for (const size_t count : {size_t{8}, kBytes}) {
+      TestCluster cluster({.hosts = one_host(3), .plan = plan_of(strategy, 256)});
+      TestCall call(cluster,
+                    {.collective = Collective::kBroadcast,
+                     .dtype = DType::kU8,
+                     .count = count,
+                     .root = 1,
+                     .place = Place::kInPlace},
+                    "in place");
+      for (Rank rank = 0; rank < 3; ++rank)
+        call.begin(rank, [&](Operation& operation) {
+          if (rank == 1) operation.input = operation.output = mapped;
+        });
+      EXPECT_TRUE(cluster.run_until([&] { return call.done(); })) << strategy << " of " << count;
+    }
+  munmap(mapped, kBytes);
 }
 
 // Ranks may use a different kind of memory at every call of a name.

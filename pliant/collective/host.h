@@ -221,6 +221,8 @@ class HostCall {
   uint64_t use_of(size_t lane) const { return (first_lane_ + lane) / kStageSlots; }
   const std::byte* own_input(const Block& block, const LaneRange& range) const;
   std::byte* own_output(const Block& block, const LaneRange& range) const;
+  // What `source` has is there already; its owner may be reading it, so it is not written again.
+  bool in_place(const Block& block, const LaneRange& range, size_t source) const;
   const std::byte* registered_input(size_t member, const Block& block,
                                     const LaneRange& range) const;
   void all_outputs(const Block& block, const LaneRange& range);

@@ -22,6 +22,10 @@ std::byte* HostCall::own_output(const Block& block, const LaneRange& range) cons
   return output_ + (block.output_offset + range.offset) * element_bytes_;
 }
 
+bool HostCall::in_place(const Block& block, const LaneRange& range, size_t source) const {
+  return source == binding_->self && own_input(block, range) == own_output(block, range);
+}
+
 const std::byte* HostCall::registered_input(size_t member, const Block& block,
                                             const LaneRange& range) const {
   return binding_->peers[member].segment->at(post_of(member).input) +
@@ -69,6 +73,7 @@ void HostCall::finish_inline() {
     } else {
       const auto source =
           static_cast<size_t>(binding_->index_of_rank[static_cast<size_t>(block.host.reducer)]);
+      if (in_place(block, all, source)) continue;
       std::memmove(own_output(block, all), inline_of(source) + block.input_offset * element_bytes_,
                    block.count * element_bytes_);
     }
@@ -169,11 +174,8 @@ HostCall::Outcome HostCall::host_deliver(size_t lane, uint8_t& stage) {
   } else if (receives(block)) {
     const auto source =
         static_cast<size_t>(binding_->index_of_rank[static_cast<size_t>(block.host.reducer)]);
-    const std::byte* from = registered_input(source, block, range);
-    std::byte* to = own_output(block, range);
-    // In place: the same memory, though mapped twice.
-    if (source != binding_->self || own_input(block, range) != to)
-      copy_bytes(to, from, bytes, stream_);
+    if (!in_place(block, range, source))
+      copy_bytes(own_output(block, range), registered_input(source, block, range), bytes, stream_);
     add_done(1);
   }
   return Outcome::kDone;
