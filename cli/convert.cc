@@ -15,13 +15,13 @@
 #include "pliant/base/time.h"
 #include "pliant/store/checkpoint.h"
 #include "pliant/store/checkpoint_writer.h"
+#include "pliant/tensor/pattern.h"
 
 namespace pliant::cli {
 namespace {
 
 using store::CheckpointFormat;
 
-constexpr int kUsageError = 2;
 constexpr const char* kExplanation = R"(Examples:
   pliant convert model.pt model.safetensors                one file
   pliant convert run/ model/ --to sharded --max-shard 2G   files of whole tensors, and an index
@@ -47,11 +47,6 @@ struct Arguments {
   bool json = false;
 };
 
-int usage(const std::string& message) {
-  fmt::print(stderr, "pliant convert: {}\n", message);
-  return kUsageError;
-}
-
 std::optional<CheckpointFormat> parse_format(const std::string& text) {
   if (text == "safetensors") return CheckpointFormat::kSafetensors;
   if (text == "sharded") return CheckpointFormat::kShardedSafetensors;
@@ -62,25 +57,16 @@ std::optional<CheckpointFormat> parse_format(const std::string& text) {
 // The tensors of the source that are wanted, and how to read them by their new numbers.
 Result<store::WriteSource> select(store::Checkpoint& from,
                                   const std::vector<std::string>& patterns) {
+  auto numbers = tensor::select(from.tensors(), patterns);
+  if (!numbers.ok())
+    return invalid(
+        fmt::format("--select: {}; see: pliant store ls {}", numbers.error().message, from.path()));
   store::WriteSource source;
-  std::vector<size_t> numbers;
-  for (size_t i = 0; i < from.tensors().size(); ++i) {
-    const std::string& name = from.tensors()[i].name;
-    const bool wanted =
-        patterns.empty() || std::ranges::any_of(patterns, [&](const std::string& pattern) {
-          return store::matches(pattern, name);
-        });
-    if (!wanted) continue;
-    source.tensors.push_back(from.tensors()[i]);
-    numbers.push_back(i);
-  }
-  if (source.tensors.empty())
-    return invalid(patterns.empty()
-                       ? fmt::format("{} has no tensors", from.path())
-                       : fmt::format("no tensor of {} matches {}; see: pliant store ls {}",
-                                     from.path(), fmt::join(patterns, ", "), from.path()));
+  for (const size_t i : *numbers) source.tensors.push_back(from.tensors()[i]);
+  if (source.tensors.empty()) return invalid(fmt::format("{} has no tensors", from.path()));
   source.values = from.values();
-  source.read = [&from, numbers](size_t tensor, const tensor::Box& box, std::span<std::byte> to) {
+  source.read = [&from, numbers = std::move(*numbers)](size_t tensor, const tensor::Box& box,
+                                                       std::span<std::byte> to) {
     return from.read(numbers[tensor], box, to);
   };
   return source;
@@ -113,11 +99,13 @@ int convert(const Arguments& arguments) {
   const auto format = parse_format(arguments.to);
   if (!format)
     return usage(
+        "convert",
         fmt::format("--to takes safetensors, sharded or dcp-safetensors, not '{}'", arguments.to));
   const auto max_shard = parse_bytes(arguments.max_shard);
-  if (!max_shard.ok() || *max_shard == 0) return usage("--max-shard takes a size, like 5G");
+  if (!max_shard.ok() || *max_shard == 0)
+    return usage("convert", "--max-shard takes a size, like 5G");
   const auto memory = parse_bytes(arguments.memory);
-  if (!memory.ok()) return usage("--memory takes a size, like 256M");
+  if (!memory.ok()) return usage("convert", "--memory takes a size, like 256M");
   const Instant began = now();
   auto from = store::Checkpoint::open(arguments.source);
   if (!from.ok()) return report(from.error());

@@ -98,6 +98,13 @@ int report(const Error& error) {
   return kFailed;
 }
 
+int usage(std::string_view command, const std::string& message) {
+  const Status told =
+      write_all(STDERR_FILENO, fmt::format("pliant {}: {}\n", command, printable(message)));
+  static_cast<void>(told);
+  return kUsageError;
+}
+
 Status print(const std::string& text) { return write_all(STDOUT_FILENO, text); }
 
 std::string printable(std::string text) {

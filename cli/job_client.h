@@ -17,6 +17,7 @@
 namespace pliant::cli {
 
 inline constexpr int kFailed = 1;
+inline constexpr int kUsageError = 2;
 inline constexpr Duration kCallDeadline = std::chrono::seconds(10);
 
 // Which job: by name or launcher's pid among those of this machine, or by its endpoint.
@@ -42,6 +43,8 @@ Result<JobReport> ask_report(const JobEntry& job);
 
 // "pliant: MESSAGE" on standard error; returns kFailed.
 int report(const Error& error);
+// "pliant COMMAND: MESSAGE" on standard error; returns kUsageError.
+int usage(std::string_view command, const std::string& message);
 // All of it on standard output, at once; an error if nobody reads it.
 Status print(const std::string& text);
 

@@ -17,7 +17,6 @@
 namespace pliant::cli {
 namespace {
 
-constexpr int kUsageError = 2;
 constexpr int kGone = 1;
 constexpr int kDiffers = 1;
 
@@ -40,11 +39,6 @@ The JSON object has: bytes_total, bytes_in_place, bytes_moved, bytes_lower_bound
 bytes_inside_hosts, bytes_between_hosts, bytes_received_max, bytes_sent_max, predicted_s, plan_ms,
 memory_bytes, moves, members, links (from, to, bytes; of hosts), hosts, gone.)";
 
-int usage(const std::string& message) {
-  fmt::print(stderr, "pliant plan: {}\n", message);
-  return kUsageError;
-}
-
 uint64_t peak_memory() {
   struct rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -61,9 +55,9 @@ Status save(const tensor::Plan& plan, const std::string& path) {
 
 int compare(const tensor::Plan& plan, const std::string& path) {
   const auto text = read_text(path);
-  if (!text) return usage("--diff: " + text.error().message);
+  if (!text) return usage("plan", "--diff: " + text.error().message);
   const auto saved = tensor::parse_plan(*text);
-  if (!saved) return usage(fmt::format("--diff: {}: {}", path, saved.error().message));
+  if (!saved) return usage("plan", fmt::format("--diff: {}: {}", path, saved.error().message));
   const tensor::PlanDiff difference = tensor::diff(*saved, plan);
   const Status printed = print(diff_text(difference, path));
   if (!printed.ok()) return kUsageError;
@@ -72,16 +66,16 @@ int compare(const tensor::Plan& plan, const std::string& path) {
 
 int make_and_show(const PlanArguments& arguments) {
   const auto options = plan_options(arguments);
-  if (!options) return usage(options.error().message);
+  if (!options) return usage("plan", options.error().message);
   const Instant began = now();
   const auto layouts = load_layouts(arguments);
-  if (!layouts) return usage(layouts.error().message);
+  if (!layouts) return usage("plan", layouts.error().message);
   const auto plan = tensor::make_plan(layouts->from, layouts->to, *options);
-  if (!plan) return usage(plan.error().message);
+  if (!plan) return usage("plan", plan.error().message);
   const PlanCost cost{.plan_ms = 1e3 * seconds(now() - began), .memory_bytes = peak_memory()};
   if (!arguments.save.empty())
     if (const Status saved = save(*plan, arguments.save); !saved.ok())
-      return usage("--save: " + saved.error().message);
+      return usage("plan", "--save: " + saved.error().message);
   if (!arguments.diff.empty()) return compare(*plan, arguments.diff);
   const Status printed = print(arguments.json ? plan_summary_json(*layouts, *plan, cost)
                                               : plan_table(arguments, *layouts, *plan, cost));

@@ -19,7 +19,6 @@
 namespace pliant::cli {
 namespace {
 
-constexpr int kUsageError = 2;
 constexpr const char* kExplanation = R"(Examples:
   pliant reshard model.safetensors tp4/ --model llama3-8b --to tp=4,pp=2
   pliant reshard run/ out/ --layout new.json       a layout in JSON: see docs/TENSORS.md
@@ -52,11 +51,6 @@ struct Arguments {
   bool json = false;
 };
 
-int usage(const std::string& message) {
-  fmt::print(stderr, "pliant reshard: {}\n", printable(message));
-  return kUsageError;
-}
-
 int show(const Arguments& arguments, const store::Checkpoint& from, const tensor::Layout& layout,
          const store::ReshardReport& done, double time) {
   if (arguments.json) {
@@ -88,14 +82,15 @@ int show(const Arguments& arguments, const store::Checkpoint& from, const tensor
 
 int reshard(const Arguments& arguments) {
   const auto max_shard = parse_bytes(arguments.max_shard);
-  if (!max_shard.ok() || *max_shard == 0) return usage("--max-shard takes a size, like 5G");
+  if (!max_shard.ok() || *max_shard == 0)
+    return usage("reshard", "--max-shard takes a size, like 5G");
   const auto memory = parse_bytes(arguments.memory);
-  if (!memory.ok()) return usage("--memory takes a size, like 256M");
+  if (!memory.ok()) return usage("reshard", "--memory takes a size, like 256M");
   const Instant began = now();
   auto from = store::Checkpoint::open(arguments.source);
   if (!from.ok()) return report(from.error());
   const auto layout = target_layout(arguments.target, **from);
-  if (!layout.ok()) return usage(layout.error().message);
+  if (!layout.ok()) return usage("reshard", layout.error().message);
   std::optional<ProgressLine> line(std::in_place, "reshard");
   bool comparing = false;
   using Options = store::ReshardOptions;

@@ -29,8 +29,6 @@
 namespace pliant::cli {
 namespace {
 
-constexpr int kUsageError = 2;
-
 constexpr const char* kExamples = R"(Examples:
   pliant run -n 4 -- ./train --epochs 10          four workers on this machine
   pliant run -n 4 -- python3 train.py             torch's variables are set, too

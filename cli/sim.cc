@@ -7,14 +7,13 @@
 #include <optional>
 #include <string>
 
+#include "cli/job_client.h"
 #include "pliant/base/time.h"
 #include "pliant/sim/campaign.h"
 #include "pliant/sim/scale.h"
 
 namespace pliant::cli {
 namespace {
-
-constexpr int kUsageError = 2;
 
 constexpr const char* kExplanation = R"(Examples:
   pliant sim --seed 7                     one history
@@ -45,11 +44,6 @@ struct Arguments {
   uint32_t failures = 1000;
 };
 
-int usage(const std::string& message) {
-  fmt::print(stderr, "pliant sim: {}\n", message);
-  return kUsageError;
-}
-
 void show(const sim::Failure& failure) {
   fmt::print(stderr, "seed {}: a promise was broken\n", failure.history.seed);
   for (const sim::Violation& violation : failure.history.violations)
@@ -75,7 +69,7 @@ std::optional<std::pair<uint64_t, uint64_t>> parse_seeds(const std::string& text
 
 int scale(const Arguments& arguments) {
   if (arguments.scale < 16 || arguments.scale > 60000)
-    return usage("--scale takes 16 to 60000 members");
+    return usage("sim", "--scale takes 16 to 60000 members");
   const auto results =
       sim::run_scales({.members = arguments.scale, .failures = arguments.failures, .seed = 1});
   if (arguments.json) {
@@ -100,16 +94,17 @@ int simulate(const Arguments& arguments) {
   if (arguments.scale != 0) return scale(arguments);
   const auto seeds = arguments.seeds.empty() ? std::pair(arguments.seed, arguments.seed)
                                              : parse_seeds(arguments.seeds);
-  if (!seeds) return usage(fmt::format("--seeds takes A..B, not '{}'", arguments.seeds));
+  if (!seeds) return usage("sim", fmt::format("--seeds takes A..B, not '{}'", arguments.seeds));
   const auto defect = parse_defect(arguments.defect);
   if (!defect) {
     std::string names;
     for (const Defect known : all_defects())
       names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(known));
-    return usage(fmt::format("there is no defect '{}'; there are {}", arguments.defect, names));
+    return usage("sim",
+                 fmt::format("there is no defect '{}'; there are {}", arguments.defect, names));
   }
   if (arguments.members != 0 && (arguments.members < 2 || arguments.members > 32))
-    return usage("--members takes 2 to 32");
+    return usage("sim", "--members takes 2 to 32");
   sim::CampaignOptions options;
   options.first_seed = seeds->first;
   options.last_seed = seeds->second;

@@ -17,6 +17,7 @@
 #include "pliant/base/time.h"
 #include "pliant/store/checkpoint.h"
 #include "pliant/store/verify.h"
+#include "pliant/tensor/pattern.h"
 
 namespace pliant::cli {
 namespace {
@@ -48,19 +49,6 @@ int put(const Json& object) {
   return print(text + "\n").ok() ? 0 : kFailed;
 }
 
-std::vector<size_t> selected(const store::Checkpoint& checkpoint, const Arguments& arguments) {
-  std::vector<size_t> numbers;
-  for (size_t i = 0; i < checkpoint.tensors().size(); ++i) {
-    const std::string& name = checkpoint.tensors()[i].name;
-    if (arguments.select.empty() ||
-        std::ranges::any_of(arguments.select, [&](const std::string& pattern) {
-          return store::matches(pattern, name);
-        }))
-      numbers.push_back(i);
-  }
-  return numbers;
-}
-
 Json head_of(const store::Checkpoint& checkpoint) {
   return {{"path", checkpoint.path()},
           {"format", to_string(checkpoint.format())},
@@ -68,10 +56,10 @@ Json head_of(const store::Checkpoint& checkpoint) {
           {"bytes", checkpoint.tensors().bytes()}};
 }
 
-int list_json(const store::Checkpoint& checkpoint, const Arguments& arguments) {
+int list_json(const store::Checkpoint& checkpoint, const std::vector<size_t>& numbers) {
   Json object = head_of(checkpoint);
   object["tensors"] = Json::array();
-  for (const size_t i : selected(checkpoint, arguments)) {
+  for (const size_t i : numbers) {
     const tensor::TensorInfo& info = checkpoint.tensors()[i];
     object["tensors"].push_back({{"name", info.name},
                                  {"dtype", to_string(info.dtype)},
@@ -89,13 +77,14 @@ int list(const Arguments& arguments) {
   const auto opened = store::Checkpoint::open(arguments.path);
   if (!opened.ok()) return report(opened.error());
   const store::Checkpoint& checkpoint = **opened;
-  if (arguments.json) return list_json(checkpoint, arguments);
-  const std::vector<size_t> numbers = selected(checkpoint, arguments);
+  const auto numbers = tensor::select(checkpoint.tensors(), arguments.select);
+  if (!numbers.ok()) return report(numbers.error());
+  if (arguments.json) return list_json(checkpoint, *numbers);
   size_t widest = 4;
-  for (const size_t i : numbers) widest = std::max(widest, checkpoint.tensors()[i].name.size());
+  for (const size_t i : *numbers) widest = std::max(widest, checkpoint.tensors()[i].name.size());
   std::string text =
       fmt::format("{:<{}}  {:<8}  {:>10}  {}\n", "NAME", widest, "DTYPE", "SIZE", "SHAPE");
-  for (const size_t i : numbers) {
+  for (const size_t i : *numbers) {
     const tensor::TensorInfo& info = checkpoint.tensors()[i];
     text += fmt::format("{:<{}}  {:<8}  {:>10}  {}\n", printable(info.name), widest,
                         to_string(info.dtype), human_bytes(info.bytes()),

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "pliant/store/atomic_file.h"
+
 namespace pliant {
 namespace {
 
@@ -152,15 +154,6 @@ Result<std::vector<std::byte>> read_whole(const Fd& file) {
   return bytes;
 }
 
-// A name is on the disk when its folder is.
-Status sync_folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || fsync(fd.get()) != 0) return system_error("cannot sync the folder " + folder);
-  return {};
-}
-
 Error about(const std::string& path, const Error& error) {
   return {error.code, fmt::format("journal {}: {}", path, error.message), {}, {}};
 }
@@ -251,7 +244,7 @@ Result<std::unique_ptr<Journal>> Journal::open(std::string path) {
     found->intact_bytes = head.size();
   }
   if (fsync(file.get()) != 0) return system_error("cannot sync the journal " + path);
-  PLIANT_TRY(sync_folder_of(path));
+  PLIANT_TRY(store::sync_folder_of(path));
   return std::unique_ptr<Journal>(
       new Journal(std::move(path), std::move(*lock), std::move(file), std::move(*found)));
 }
@@ -303,7 +296,7 @@ Status Journal::compact(Bytes snapshot) {
   count_ = 1;
   end_ = bytes.size();
   // Without it a crash might bring the old file back, and with it forget what is appended now.
-  status = sync_folder_of(path_);
+  status = store::sync_folder_of(path_);
   if (!status.ok()) broken_ = about(path_, status.error()).message;
   return status;
 }

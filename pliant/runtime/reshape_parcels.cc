@@ -109,7 +109,7 @@ Status receive_parcels(Session& session, std::span<const Parcel> parcels, std::s
     if (is_packed(parcel.slice, parcel.to.strides)) {
       sums[parcel.sum] = checksum64({parcel.to.data, parcel.bytes()});
     } else {
-      const Source packed{lane.staging.data(), packed_strides(parcel.slice)};
+      const tensor::BoxSource packed{lane.staging.data(), packed_strides(parcel.slice)};
       sums[parcel.sum] = copy_and_sum(parcel.slice, parcel.element_bytes, parcel.to, packed,
                                       RunningChecksum::Store::kCached);
     }

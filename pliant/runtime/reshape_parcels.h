@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "pliant/runtime/reshape_copy.h"
 #include "pliant/runtime/session.h"
+#include "pliant/tensor/strided.h"
 
 namespace pliant {
 
@@ -19,9 +19,9 @@ struct Parcel {
   Rank peer = 0;  // the other side, in the view
   tensor::Box slice = {};
   size_t element_bytes = 1;
-  Source from = {};  // of what is sent
-  Target to = {};    // of what is received
-  size_t sum = 0;    // of what is received: where its checksum goes
+  tensor::BoxSource from = {};  // of what is sent
+  tensor::BoxTarget to = {};    // of what is received
+  size_t sum = 0;               // of what is received: where its checksum goes
 
   uint64_t bytes() const { return volume(slice) * element_bytes; }
 };

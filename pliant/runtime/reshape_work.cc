@@ -14,9 +14,15 @@ namespace pliant {
 namespace {
 
 using tensor::Box;
+using tensor::BoxSource;
+using tensor::BoxTarget;
 using tensor::Move;
 using tensor::Piece;
+using tensor::Slices;
 
+// A slice is what one thread copies, one message carries and one checksum is of: large enough for a
+// link, small enough for a few to be in flight.
+constexpr size_t kSliceBytes = size_t{4} << 20;
 // What outgrows the caches is better written around them.
 constexpr uint64_t kStreamBytesMin = uint64_t{32} << 20;
 constexpr auto kTellEvery = std::chrono::milliseconds(50);
@@ -42,6 +48,11 @@ ReshapeWork::ReshapeWork(const ReshapeScene& scene, TensorChoice choice)
   if (bytes_.to_move() >= kStreamBytesMin) store_ = RunningChecksum::Store::kStreamed;
 }
 
+// Equal on both sides of a move.
+Slices ReshapeWork::slices_of(const Move& move) const {
+  return {box_of(move), kSliceBytes / element_bytes(move)};
+}
+
 size_t ReshapeWork::element_bytes(const Move& move) const {
   return size_of((*scene_.plan.collection)[move.tensor].dtype);
 }
@@ -60,7 +71,7 @@ void ReshapeWork::count_gifts() {
     if (scene_.plan.is_in_place(move) || !choice_.contains(move.tensor)) continue;
     size_t& count = sum_counts_[static_cast<size_t>(giver(move))];
     if (!gifts_.try_emplace({move.from, move.tensor, move.box}, count).second) continue;
-    count += Slices(box_of(move), element_bytes(move)).size();
+    count += slices_of(move).size();
   }
   own_sums_.resize(sum_counts_[static_cast<size_t>(scene_.session.rank())]);
 }
@@ -77,7 +88,7 @@ void ReshapeWork::add_move(const Move& move) {
   }
   const bool readable = in_place || scene_.is_reachable(giver(move), taker(move));
   (in_place ? bytes_.in_place : readable ? bytes_.inside : bytes_.messages) += bytes;
-  const Slices slices(box_of(move), element);
+  const Slices slices = slices_of(move);
   if (!in_place) {
     arrivals_.push_back({&move, arrived_.size(), slices.size()});
     arrived_.resize(arrived_.size() + slices.size());
@@ -88,7 +99,7 @@ void ReshapeWork::add_move(const Move& move) {
       readable ? &piece_of(memory->holding, old_tensor_[move.tensor], box_of(move)) : nullptr;
   for (size_t i = 0; i < slices.size(); ++i) {
     const Box slice = slices[i];
-    const Target place = part_of(target, to, slice, element);
+    const BoxTarget place = part_of(target, to, slice, element);
     const size_t sum = in_place ? 0 : arrivals_.back().first + i;
     if (!readable) {
       incoming_.push_back(
@@ -109,7 +120,7 @@ void ReshapeWork::add_gift(const Move& move) {
   const Piece& source = piece_of(own.holding, old_tensor_[move.tensor], box_of(move));
   const std::byte* const from = own.buffers[source.buffer];
   const size_t element = element_bytes(move);
-  const Slices slices(box_of(move), element);
+  const Slices slices = slices_of(move);
   const bool is_sent = !scene_.is_reachable(giver(move), taker(move));
   bytes_.given += scene_.plan.bytes_of(move);
   // The first who takes it has it summed; the key stays, so that the sums can be found.
@@ -117,7 +128,7 @@ void ReshapeWork::add_gift(const Move& move) {
   const size_t first = gifts_.at({move.from, move.tensor, move.box});
   for (size_t i = 0; i < slices.size(); ++i) {
     const Box slice = slices[i];
-    const Source place = part_of(source, from, slice, element);
+    const BoxSource place = part_of(source, from, slice, element);
     if (is_sent)
       outgoing_.push_back(
           {.peer = taker(move), .slice = slice, .element_bytes = element, .from = place});
@@ -221,8 +232,7 @@ Status ReshapeWork::compare(std::span<const uint64_t> all_sums) const {
       return invalid(fmt::format(
           "'{}' {} arrived damaged: {} gave it, {} took it, and the checksums differ; the old "
           "layout is intact, try again",
-          (*scene_.plan.collection)[move.tensor].name,
-          to_string(Slices(box_of(move), element_bytes(move))[i]),
+          (*scene_.plan.collection)[move.tensor].name, to_string(slices_of(move)[i]),
           view.describe(view.at(giver(move)).id), view.describe(view.at(taker(move)).id)));
     }
   }

@@ -12,11 +12,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "pliant/runtime/reshape_copy.h"
 #include "pliant/runtime/reshape_parcels.h"
 #include "pliant/runtime/session.h"
 #include "pliant/tensor/layout.h"
 #include "pliant/tensor/plan.h"
+#include "pliant/tensor/strided.h"
 
 namespace pliant {
 
@@ -86,8 +86,8 @@ class ReshapeWork {
     Kind kind = Kind::kCopy;
     tensor::Box slice;
     size_t element_bytes = 1;
-    Target to = {};
-    Source from = {};
+    tensor::BoxTarget to = {};
+    tensor::BoxSource from = {};
     size_t sum = 0;  // in arrived_ or own_sums_
   };
   // What came from elsewhere: its sums are arrived_[first] and on.
@@ -109,6 +109,7 @@ class ReshapeWork {
   };
 
   size_t element_bytes(const tensor::Move& move) const;
+  tensor::Slices slices_of(const tensor::Move& move) const;
   const tensor::Box& box_of(const tensor::Move& move) const { return scene_.plan.boxes[move.box]; }
   Rank giver(const tensor::Move& move) const {
     return scene_.givers[static_cast<size_t>(move.from)];

@@ -27,7 +27,6 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-// A name is on the disk when its folder is.
 Status sync_folder(const std::string& folder) {
   const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid() || fsync(fd.get()) != 0) return system_error("cannot sync the folder " + folder);
@@ -137,7 +136,7 @@ Status AtomicFile::commit() {
     PLIANT_TRY(rename_to_free(temporary_, path_));
   }
   temporary_.clear();
-  return sync_folder(folder_of(path_));
+  return sync_folder_of(path_);
 }
 
 AtomicFolder::AtomicFolder(std::string path, std::string temporary, Existing existing)
@@ -179,8 +178,10 @@ Status publish_folder(const std::string& temporary, const std::string& path, Exi
   } else {
     PLIANT_TRY(rename_to_free(temporary, path));
   }
-  return sync_folder(folder_of(path));
+  return sync_folder_of(path);
 }
+
+Status sync_folder_of(const std::string& path) { return sync_folder(folder_of(path)); }
 
 Status write_file(const std::string& path, Bytes bytes, Existing existing) {
   auto file = AtomicFile::create(path, bytes.size(), existing);

@@ -63,6 +63,9 @@ class AtomicFolder final {
 // crashes. Its files are on the disk already; both paths are in the same file system.
 Status publish_folder(const std::string& temporary, const std::string& path, Existing existing);
 
+// A new name is on the disk when its folder is.
+Status sync_folder_of(const std::string& path);
+
 // A small file, at once.
 Status write_file(const std::string& path, Bytes bytes, Existing existing);
 

@@ -8,27 +8,12 @@
 #include "pliant/store/checkpoint_writer.h"
 #include "pliant/store/safetensors_folder.h"
 #include "pliant/store/test_folder.h"
+#include "pliant/store/test_source.h"
 #include "pliant/store/test_torch.h"
 #include "pliant/store/verify.h"
 
 namespace pliant::store {
 namespace {
-
-// Tensors of several types and shapes whose bytes are known.
-WriteSource source_of(const std::vector<TensorInfo>& tensors) {
-  WriteSource source;
-  source.tensors = tensors;
-  source.read = [tensors](size_t number, const Box& box, std::span<std::byte> to) {
-    const TensorInfo& info = tensors[number];
-    std::vector<std::byte> all(info.bytes());
-    for (size_t i = 0; i < all.size(); ++i)
-      all[i] = static_cast<std::byte>((i * 7 + number * 13) % 251);
-    copy_common({tensor::whole(info.shape), tensor::strides_of(info.shape), all}, box, to,
-                size_of(info.dtype));
-    return Status();
-  };
-  return source;
-}
 
 const std::vector<TensorInfo> kTensors = {
     {"embed.weight", DType::kBF16, {700, 64}}, {"layers.0.w", DType::kF32, {300, 100}},

@@ -61,12 +61,6 @@ std::vector<PlannedFile> plan_pieces(const std::vector<TensorInfo>& tensors, uin
   return files;
 }
 
-std::vector<uint64_t> extents_of(const Box& box) {
-  std::vector<uint64_t> extents(box.dims);
-  for (uint32_t d = 0; d < box.dims; ++d) extents[d] = box.extent(d);
-  return extents;
-}
-
 Status write_folder_files(PlannedFileWriter& writer, const WriteSource& source,
                           const std::string& folder, const std::vector<PlannedFile>& files,
                           CheckpointFormat format) {
@@ -143,7 +137,7 @@ Status PlannedFileWriter::write_file(const std::string& path, const PlannedFile&
   std::map<std::string, const PlannedPiece*> pieces;
   for (const PlannedPiece& piece : file.pieces) {
     const TensorInfo& info = source_.tensors[piece.tensor];
-    infos.push_back({info.name, info.dtype, extents_of(piece.box)});
+    infos.push_back({info.name, info.dtype, tensor::extents_of(piece.box)});
     pieces.emplace(info.name, &piece);
   }
   auto header = plan_safetensors(std::move(infos), std::move(metadata));

@@ -183,20 +183,7 @@ Status add_object(const std::string& folder, const DcpObject& object,
                                                         object.where.size_bytes)});
     return {};
   }
-  const auto full_name = [&](const std::string& name) {
-    return name.empty() ? object.name : object.name + "." + name;
-  };
-  for (StoredValue& value : found->values)
-    contents.values.push_back({full_name(value.name), std::move(value.json)});
-  for (TorchTensor& tensor : found->tensors) {
-    tensor.info.name = full_name(tensor.info.name);
-    StoredPiece piece{.box = tensor::whole(tensor.info.shape),
-                      .file = file,
-                      .offset = object.where.offset + tensor.offset,
-                      .size_bytes = tensor.size_bytes,
-                      .strides = tensor.strides};
-    contents.tensors.push_back({std::move(tensor.info), {piece}});
-  }
+  append(std::move(*found), object.name, file, object.where.offset, contents);
   return {};
 }
 

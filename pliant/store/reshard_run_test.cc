@@ -16,31 +16,19 @@
 #include "pliant/store/reshard_journal.h"
 #include "pliant/store/safetensors_folder.h"
 #include "pliant/store/test_folder.h"
+#include "pliant/store/test_source.h"
 #include "pliant/tensor/layout_json.h"
+#include "pliant/tensor/test_layouts.h"
 
 namespace pliant::store {
 namespace {
 
 using tensor::Collection;
 using tensor::Layout;
-using Tensors = std::vector<TensorInfo>;
+using tensor::layout_of;
+using tensor::sharded;
+using tensor::Tensors;
 using Contents = std::map<std::string, std::vector<std::byte>>;
-
-WriteSource source_of(const Tensors& tensors) {
-  WriteSource source;
-  source.tensors = tensors;
-  source.values = {{"lr", "0.5"}};
-  source.read = [tensors](size_t number, const Box& box, std::span<std::byte> to) {
-    const TensorInfo& info = tensors[number];
-    std::vector<std::byte> all(info.bytes());
-    for (size_t i = 0; i < all.size(); ++i)
-      all[i] = static_cast<std::byte>((i * 7 + number * 13) % 251);
-    copy_common({tensor::whole(info.shape), tensor::strides_of(info.shape), all}, box, to,
-                size_of(info.dtype));
-    return Status();
-  };
-  return source;
-}
 
 Contents contents_of(const std::string& path) {
   Contents all;
@@ -55,29 +43,11 @@ Contents contents_of(const std::string& path) {
 }
 
 std::string write_source(const TestFolder& folder, const Tensors& tensors) {
-  const auto done = write_checkpoint(source_of(tensors), folder / "source.safetensors", {});
+  WriteSource source = source_of(tensors);
+  source.values = {{"lr", "0.5"}};
+  const auto done = write_checkpoint(source, folder / "source.safetensors", {});
   EXPECT_TRUE(done.ok()) << done.error().message;
   return folder / "source.safetensors";
-}
-
-Layout layout_of(const std::string& mesh, const std::string& rules, const Tensors& tensors,
-                 const std::string& pipeline = "") {
-  std::string axes;
-  for (const std::string& axis : comma_separated(mesh))
-    axes += fmt::format(R"({}{{"name": "{}", "size": {}}})", axes.empty() ? "" : ", ",
-                        axis.substr(0, 2), axis.substr(3));
-  const auto document = tensor::parse_layout(
-      fmt::format(R"({{"format": "pliant.layout/1", "mesh": {{"axes": [{}]}}, {}"rules": [{}]}})",
-                  axes, pipeline, rules));
-  PLIANT_CHECK(document.ok(), document.ok() ? "" : document.error().message.c_str());
-  auto layout =
-      Layout::make(document->spec, std::make_shared<Collection>(*Collection::make(tensors)));
-  PLIANT_CHECK(layout.ok(), layout.ok() ? "" : layout.error().message.c_str());
-  return *layout;
-}
-
-std::string sharded(int dim, const std::string& more = "") {
-  return fmt::format(R"({{"match": "*", "shard": [{{"dim": {}, "axes": ["tp"]{}}}]}})", dim, more);
 }
 
 Result<ReshardReport> run(const std::string& from, const Layout& layout, const std::string& to,

@@ -17,17 +17,6 @@ namespace {
 using tensor::Collection;
 using tensor::Layout;
 
-Layout layout_of(const std::string& axes, const std::string& rules,
-                 const std::vector<TensorInfo>& tensors) {
-  const auto document = tensor::parse_layout(fmt::format(
-      R"({{"format": "pliant.layout/1", "mesh": {{"axes": [{}]}}, "rules": [{}]}})", axes, rules));
-  PLIANT_CHECK(document.ok(), document.ok() ? "" : document.error().message.c_str());
-  auto layout =
-      Layout::make(document->spec, std::make_shared<Collection>(*Collection::make(tensors)));
-  PLIANT_CHECK(layout.ok(), layout.ok() ? "" : layout.error().message.c_str());
-  return *layout;
-}
-
 // Every element is in one file, that of a rank which holds it; no file has a tensor twice.
 void expect_sound(const Layout& layout, uint64_t shard_bytes_max) {
   const auto files = plan_rank_files(layout, shard_bytes_max);
@@ -93,11 +82,11 @@ TEST(Reshard, PresetsAreWrittenOnceAndByHolders) {
   }
 }
 
-const std::string kTwoByTwo = R"({"name": "dp", "size": 2}, {"name": "tp", "size": 2})";
+const std::string kTwoByTwo = "dp=2,tp=2";
 const std::string kRows = R"({"match": "*", "shard": [{"dim": 0, "axes": ["tp"]}]})";
 
 TEST(Reshard, ReplicasAreInTheFilesOfTheFirstHolder) {
-  const Layout layout = layout_of(kTwoByTwo, kRows, {{"w", DType::kF32, {4, 2}}});
+  const Layout layout = tensor::layout_of(kTwoByTwo, kRows, {{"w", DType::kF32, {4, 2}}});
   const auto files = plan_rank_files(layout, UINT64_MAX);
   ASSERT_EQ(files->size(), 2U);  // ranks 2 and 3 hold nothing that 0 and 1 do not
   EXPECT_EQ((*files)[0].name, "shard-00001-model-00001-of-00001.safetensors");
@@ -106,10 +95,11 @@ TEST(Reshard, ReplicasAreInTheFilesOfTheFirstHolder) {
 }
 
 TEST(Reshard, SeveralPiecesOfATensorAreInSeveralFiles) {
-  const Layout layout = layout_of(R"({"name": "tp", "size": 2})",
-                                  R"({"match": "*", "shard": [{"dim": 0, "axes": ["tp"],
+  const Layout layout =
+      tensor::layout_of("tp=2",
+                        R"({"match": "*", "shard": [{"dim": 0, "axes": ["tp"],
                                       "blocks": [{"size": 4}, {"size": 2}, {"size": 2}]}]})",
-                                  {{"qkv", DType::kF32, {8, 2}}, {"qkv2", DType::kF32, {8, 2}}});
+                        {{"qkv", DType::kF32, {8, 2}}, {"qkv2", DType::kF32, {8, 2}}});
   const auto files = plan_rank_files(layout, UINT64_MAX);
   ASSERT_EQ(files->size(), 6U);
   for (const PlannedFile& file : *files) EXPECT_EQ(file.pieces.size(), 2U);
@@ -120,7 +110,7 @@ TEST(Reshard, SeveralPiecesOfATensorAreInSeveralFiles) {
 TEST(Reshard, LargeRanksHaveSeveralFiles) {
   std::vector<TensorInfo> tensors;
   for (int i = 0; i < 6; ++i) tensors.push_back({fmt::format("w{}", i), DType::kF32, {4, 2}});
-  const Layout layout = layout_of(kTwoByTwo, kRows, tensors);
+  const Layout layout = tensor::layout_of(kTwoByTwo, kRows, tensors);
   EXPECT_EQ(plan_rank_files(layout, 16 * 6)->size(), 2U);
   EXPECT_EQ(plan_rank_files(layout, 16 * 3)->size(), 4U);
   EXPECT_EQ(plan_rank_files(layout, 16 * 2 + 15)->size(), 6U);
@@ -129,7 +119,7 @@ TEST(Reshard, LargeRanksHaveSeveralFiles) {
 }
 
 TEST(Reshard, EmptyTensorsAndScalarsAreKept) {
-  const Layout layout = layout_of(
+  const Layout layout = tensor::layout_of(
       kTwoByTwo, R"({"match": "*", "replicated": true})",
       {{"a", DType::kF32, {0, 3}}, {"b", DType::kF32, {5, 0}}, {"step", DType::kI64, {}}});
   const auto files = plan_rank_files(layout, UINT64_MAX);

@@ -90,7 +90,4 @@ void copy_common(const PieceView& from, const Box& to_box, std::span<std::byte> 
 Status for_each_run(const Box& box, uint64_t elements_max,
                     const std::function<Status(const Box&, uint64_t)>& visit);
 
-// "model.*.weight": '*' stands for any text, '?' for any character, nothing else for anything.
-bool matches(std::string_view pattern, std::string_view name);
-
 }  // namespace pliant::store

@@ -166,16 +166,5 @@ TEST(StoredTensor, SizesDoNotOverflow) {
   EXPECT_FALSE(size_in_bytes(DType::kU8, std::vector<uint64_t>(9, 1)));
 }
 
-TEST(StoredTensor, PatternsMatchNames) {
-  EXPECT_TRUE(matches("*", ""));
-  EXPECT_TRUE(matches("model.*.weight", "model.layers.0.weight"));
-  EXPECT_FALSE(matches("model.*.weight", "model.layers.0.bias"));
-  EXPECT_TRUE(matches("a?c", "abc"));
-  EXPECT_FALSE(matches("a?c", "ac"));
-  EXPECT_TRUE(matches("*a*b", "xaxbab"));
-  EXPECT_FALSE(matches("", "a"));
-  EXPECT_FALSE(matches("a.b", "axb"));
-}
-
 }  // namespace
 }  // namespace pliant::store

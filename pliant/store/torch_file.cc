@@ -309,6 +309,25 @@ Result<TorchContents> decode_torch_file(Bytes file) {
   return std::move(flattener.contents);
 }
 
+void append(TorchContents found, const std::string& name, uint32_t file, uint64_t offset,
+            CheckpointContents& contents) {
+  const auto full_name = [&](const std::string& part) {
+    if (name.empty()) return part.empty() ? std::string("tensor") : part;
+    return part.empty() ? name : name + "." + part;
+  };
+  for (StoredValue& value : found.values)
+    contents.values.push_back({full_name(value.name), std::move(value.json)});
+  for (TorchTensor& tensor : found.tensors) {
+    tensor.info.name = full_name(tensor.info.name);
+    StoredPiece piece{.box = tensor::whole(tensor.info.shape),
+                      .file = file,
+                      .offset = offset + tensor.offset,
+                      .size_bytes = tensor.size_bytes,
+                      .strides = tensor.strides};
+    contents.tensors.push_back({std::move(tensor.info), {piece}});
+  }
+}
+
 Status check_torch_file(Bytes file) {
   const auto zip = ZipArchive::open(file);
   if (!zip.ok()) return zip.error();

@@ -33,6 +33,11 @@ struct TorchContents {
 // tensor with an empty name.
 Result<TorchContents> decode_torch_file(Bytes file);
 
+// Adds what a torch file holds to a checkpoint: under a name, if there is one, as "NAME.PATH". The
+// file begins at `offset` of the checkpoint's file.
+void append(TorchContents found, const std::string& name, uint32_t file, uint64_t offset,
+            CheckpointContents& contents);
+
 // Compares every entry of the archive with its checksum.
 Status check_torch_file(Bytes file);
 

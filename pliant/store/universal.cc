@@ -66,21 +66,7 @@ Status add_torch_file(const std::string& path, const std::string& name,
   if (!mapped.ok()) return mapped.error();
   auto found = decode_torch_file((*mapped)->bytes());
   if (!found.ok()) return invalid(fmt::format("{}: {}", path, found.error().message));
-  const auto full_name = [&](const std::string& part) {
-    if (name.empty()) return part.empty() ? std::string("tensor") : part;
-    return part.empty() ? name : name + "." + part;
-  };
-  for (StoredValue& value : found->values)
-    contents.values.push_back({full_name(value.name), std::move(value.json)});
-  for (TorchTensor& tensor : found->tensors) {
-    tensor.info.name = full_name(tensor.info.name);
-    StoredPiece piece{.box = tensor::whole(tensor.info.shape),
-                      .file = file,
-                      .offset = tensor.offset,
-                      .size_bytes = tensor.size_bytes,
-                      .strides = tensor.strides};
-    contents.tensors.push_back({std::move(tensor.info), {piece}});
-  }
+  append(std::move(*found), name, file, 0, contents);
   return {};
 }
 

@@ -15,13 +15,6 @@ namespace {
 // Pieces that overlap each other in more ways than this are nobody's training state.
 constexpr size_t kRestMax = size_t{1} << 16;
 
-// The extents of a box, for a view of a piece.
-Coordinates strides_in(const Box& box) {
-  std::vector<uint64_t> extents(box.dims);
-  for (uint32_t d = 0; d < box.dims; ++d) extents[d] = box.extent(d);
-  return tensor::strides_of(extents);
-}
-
 // Calls `use` with each piece that has something of `box` which no piece before it had; returns
 // what none has.
 Result<std::vector<Box>> walk(const std::vector<Version::Piece>& pieces, const Box& box,
@@ -102,7 +95,8 @@ Status Version::read(size_t tensor, const Box& box, std::span<std::byte> to) con
     return invalid(fmt::format("the range {} of tensor '{}' has {} bytes, not {}", to_string(box),
                                info.name, volume(box) * element_bytes, to.size()));
   const auto rest = walk(pieces_[tensor], box, [&](const Piece& piece) {
-    copy_common({piece.box, strides_in(piece.box), piece.elements}, box, to, element_bytes);
+    copy_common({piece.box, tensor::packed_strides(piece.box), piece.elements}, box, to,
+                element_bytes);
   });
   if (!rest) return rest.error();
   if (rest->empty()) return {};

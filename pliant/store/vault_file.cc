@@ -21,12 +21,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kKey = "pliant.version";
 constexpr size_t kWriteBytesMax = size_t{64} << 20;
 
-std::vector<uint64_t> extents_of(const Box& box) {
-  std::vector<uint64_t> extents(box.dims);
-  for (uint32_t d = 0; d < box.dims; ++d) extents[d] = box.extent(d);
-  return extents;
-}
-
 std::string entry_name(const TensorInfo& info, const Box& box) {
   if (box == tensor::whole(info.shape)) return info.name;
   std::string name = info.name + "@";
@@ -53,7 +47,7 @@ Plan plan_of(const Version& version) {
     for (const Version::Piece& piece : version.pieces(i)) {
       const std::string name = entry_name(info, piece.box);
       if (!taken.insert(name).second) continue;
-      plan.entries.push_back({name, info.dtype, extents_of(piece.box)});
+      plan.entries.push_back({name, info.dtype, tensor::extents_of(piece.box)});
       plan.pieces.push_back(&piece);
       Json begin = Json::array();
       for (uint32_t d = 0; d < piece.box.dims; ++d) begin.push_back(piece.box.begin[d]);

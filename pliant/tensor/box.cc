@@ -138,6 +138,19 @@ void append_flat_range(std::span<const uint64_t> shape, uint64_t begin, uint64_t
   append_row_range(shape, 0, begin, end, all, boxes);
 }
 
+std::vector<uint64_t> extents_of(const Box& box) {
+  std::vector<uint64_t> extents(box.dims);
+  for (uint32_t d = 0; d < box.dims; ++d) extents[d] = box.extent(d);
+  return extents;
+}
+
+Coordinates packed_strides(const Box& box) {
+  Coordinates strides = {};
+  uint64_t stride = 1;
+  for (uint32_t d = box.dims; d-- > 0; stride *= box.extent(d)) strides[d] = stride;
+  return strides;
+}
+
 Coordinates strides_of(std::span<const uint64_t> shape) {
   PLIANT_CHECK(shape.size() <= kDimsMax, "a tensor has a limited number of dimensions");
   Coordinates strides = {};

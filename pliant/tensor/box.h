@@ -54,6 +54,10 @@ void append_flat_range(std::span<const uint64_t> shape, uint64_t begin, uint64_t
 // Row-major: how many elements apart neighbours in each dimension are.
 Coordinates strides_of(std::span<const uint64_t> shape);
 
+// The shape of an array that holds a box and nothing else, and its strides.
+std::vector<uint64_t> extents_of(const Box& box);
+Coordinates packed_strides(const Box& box);
+
 // "[0:4, 8:16]"
 std::string to_string(const Box& box);
 // "[4, 16]"

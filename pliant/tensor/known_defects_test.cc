@@ -10,32 +10,11 @@
 #include "pliant/tensor/philox.h"
 #include "pliant/tensor/plan.h"
 #include "pliant/tensor/presets.h"
+#include "pliant/tensor/test_layouts.h"
 #include "pliant/tensor/test_memory.h"
 
 namespace pliant::tensor {
 namespace {
-
-using Tensors = std::vector<TensorInfo>;
-
-Layout layout_of(const std::string& mesh, const std::string& rules, const Tensors& tensors,
-                 const std::string& pipeline = "") {
-  std::string axes;
-  for (const std::string& axis : comma_separated(mesh))
-    axes += fmt::format(R"({}{{"name": "{}", "size": {}}})", axes.empty() ? "" : ", ",
-                        axis.substr(0, 2), axis.substr(3));
-  auto document = parse_layout(
-      fmt::format(R"({{"format": "pliant.layout/1", "mesh": {{"axes": [{}]}}, {}"rules": [{}]}})",
-                  axes, pipeline, rules));
-  PLIANT_CHECK(document.ok(), document.ok() ? "" : document.error().message.c_str());
-  auto layout =
-      Layout::make(document->spec, std::make_shared<Collection>(*Collection::make(tensors)));
-  PLIANT_CHECK(layout.ok(), layout.ok() ? "" : layout.error().message.c_str());
-  return *layout;
-}
-
-std::string sharded(int dim, const std::string& more = "") {
-  return fmt::format(R"({{"match": "*", "shard": [{{"dim": {}, "axes": ["tp"]{}}}]}})", dim, more);
-}
 
 // Shards were merged in the order in which a map gave them, so a merge could permute them.
 TEST(KnownDefects, MergeOrder) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace pliant::tensor {
 namespace {
@@ -86,6 +87,23 @@ std::optional<NameNumbers> Pattern::match(std::string_view name) const {
       next = behind_any;
     }
   }
+  return numbers;
+}
+
+Result<std::vector<size_t>> select(const Collection& collection,
+                                   std::span<const std::string> patterns) {
+  std::vector<bool> is_chosen(collection.size(), patterns.empty());
+  for (const std::string& text : patterns) {
+    const auto pattern = Pattern::parse(text);
+    if (!pattern) return pattern.error();
+    bool any = false;
+    for (size_t i = 0; i < collection.size(); ++i)
+      if (pattern->match(collection[i].name)) any = is_chosen[i] = true;
+    if (!any) return invalid(fmt::format("no tensor matches '{}'", text));
+  }
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < collection.size(); ++i)
+    if (is_chosen[i]) numbers.push_back(i);
   return numbers;
 }
 

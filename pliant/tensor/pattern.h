@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "pliant/base/result.h"
+#include "pliant/tensor/collection.h"
 
 namespace pliant::tensor {
 
@@ -42,5 +44,10 @@ class Pattern {
 
   std::vector<Part> parts_;
 };
+
+// The numbers of the tensors whose names match one of the patterns; of all, if there is none. A
+// pattern that nothing matches is an error. For people who choose some.
+Result<std::vector<size_t>> select(const Collection& collection,
+                                   std::span<const std::string> patterns);
 
 }  // namespace pliant::tensor

@@ -56,5 +56,19 @@ TEST(Pattern, RefusesWhatStandsForNothing) {
   EXPECT_FALSE(Pattern::parse(std::string(600, 'a')).ok());
 }
 
+TEST(Pattern, SelectsTensors) {
+  const auto collection = Collection::make(
+      {{"a.w", DType::kF32, {}}, {"a.b", DType::kF32, {}}, {"c.w", DType::kF32, {}}});
+  using Numbers = std::vector<size_t>;
+  const auto chosen = [&](const std::vector<std::string>& patterns) {
+    return select(*collection, patterns);
+  };
+  EXPECT_EQ(*chosen({}), (Numbers{0, 1, 2}));
+  EXPECT_EQ(*chosen({"a.*"}), (Numbers{0, 1}));
+  EXPECT_EQ(*chosen({"c.w", "*.w"}), (Numbers{0, 2}));
+  EXPECT_EQ(chosen({"a.*", "x"}).error().message, "no tensor matches 'x'");
+  EXPECT_FALSE(chosen({"{nothing}"}).ok());
+}
+
 }  // namespace
 }  // namespace pliant::tensor

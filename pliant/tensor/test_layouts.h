@@ -1,4 +1,5 @@
-// For tests: random numbers, and random collections and layouts. The same on every machine.
+// For tests: layouts from a few words; random numbers, and random collections and layouts, the same
+// on every machine.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,10 +12,37 @@
 #include <utility>
 #include <vector>
 
+#include "pliant/base/check.h"
+#include "pliant/base/text.h"
 #include "pliant/tensor/layout.h"
+#include "pliant/tensor/layout_json.h"
 #include "pliant/tensor/philox.h"
 
 namespace pliant::tensor {
+
+using Tensors = std::vector<TensorInfo>;
+
+// Of axes with names of two letters, as in "dp=2,tp=4", and rules as the text form has them.
+inline Layout layout_of(const std::string& mesh, const std::string& rules, const Tensors& tensors,
+                        const std::string& pipeline = "") {
+  std::string axes;
+  for (const std::string& axis : comma_separated(mesh))
+    axes += fmt::format(R"({}{{"name": "{}", "size": {}}})", axes.empty() ? "" : ", ",
+                        axis.substr(0, 2), axis.substr(3));
+  auto document = parse_layout(
+      fmt::format(R"({{"format": "pliant.layout/1", "mesh": {{"axes": [{}]}}, {}"rules": [{}]}})",
+                  axes, pipeline, rules));
+  PLIANT_CHECK(document.ok(), document.ok() ? "" : document.error().message.c_str());
+  auto layout =
+      Layout::make(document->spec, std::make_shared<Collection>(*Collection::make(tensors)));
+  PLIANT_CHECK(layout.ok(), layout.ok() ? "" : layout.error().message.c_str());
+  return *layout;
+}
+
+// A rule for all tensors: along one dimension over tp.
+inline std::string sharded(int dim, const std::string& more = "") {
+  return fmt::format(R"({{"match": "*", "shard": [{{"dim": {}, "axes": ["tp"]{}}}]}})", dim, more);
+}
 
 class Chance {
  public:

@@ -5,12 +5,17 @@ The program is that of PLIANT_PROGRAM, or of the build folder.
 
 import os
 import pathlib
+import re
 import subprocess
 import time
+import unittest
 
 PROGRAM = os.environ.get("PLIANT_PROGRAM") or os.path.join(
     os.environ.get("PLIANT_BUILD_DIR", "build/release"), "pliant")
 PROGRAM = os.path.abspath(PROGRAM)
+CACHE = pathlib.Path(PROGRAM).with_name("CMakeCache.txt")
+# A sanitizer's own memory is several times the program's.
+SANITIZED = CACHE.exists() and re.search(r"^PLIANT_SANITIZE:\w+=.", CACHE.read_text(), re.MULTILINE)
 LIMIT_S = 60  # only keeps a broken run from hanging
 
 
@@ -48,3 +53,17 @@ def alive(pid):
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rsplit(") ", 1)[1][0] not in "ZX"
+
+
+class Commands(unittest.TestCase):
+    """For tests of commands that end by themselves."""
+
+    def good(self, *arguments):
+        done = run(*map(str, arguments))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def bad(self, *arguments, code=1):
+        done = run(*map(str, arguments))
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stderr

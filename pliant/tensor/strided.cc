@@ -1,13 +1,10 @@
-#include "pliant/runtime/reshape_copy.h"
+#include "pliant/tensor/strided.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace pliant {
+namespace pliant::tensor {
 namespace {
-
-using tensor::Box;
-using tensor::Coordinates;
 
 // Calls `use(to, from, bytes)` with the longest runs that are contiguous on both sides, in
 // row-major order; they are offsets in elements.
@@ -37,19 +34,30 @@ void for_each_run(const Box& box, const Coordinates& to, const Coordinates& from
   }
 }
 
+// A transposed array has runs of one element, for which a call would cost more than the copy.
+void copy(std::byte* to, const std::byte* from, size_t bytes) {
+  switch (bytes) {
+    case 1: std::memcpy(to, from, 1); break;
+    case 2: std::memcpy(to, from, 2); break;
+    case 4: std::memcpy(to, from, 4); break;
+    case 8: std::memcpy(to, from, 8); break;
+    default: std::memcpy(to, from, bytes);
+  }
+}
+
 }  // namespace
 
-Slices::Slices(const Box& box, size_t element_bytes) : box_(box) {
-  uint64_t row_bytes = element_bytes;
+Slices::Slices(const Box& box, uint64_t elements_max) : box_(box) {
+  uint64_t row = 1;
   uint32_t whole_dims = box.dims;  // those from here on are not cut
-  while (whole_dims > 0 && row_bytes * box.extent(whole_dims - 1) <= kSliceBytes)
-    row_bytes *= box.extent(--whole_dims);
+  while (whole_dims > 0 && row * box.extent(whole_dims - 1) <= elements_max)
+    row *= box.extent(--whole_dims);
   if (whole_dims == 0) {
     if (box.dims > 0) rows_ = box.extent(0);
     return;
   }
   dim_ = whole_dims - 1;
-  rows_ = std::max<uint64_t>(1, kSliceBytes / row_bytes);
+  rows_ = std::max<uint64_t>(1, elements_max / row);
   parts_ = static_cast<size_t>((box.extent(dim_) + rows_ - 1) / rows_);
   for (uint32_t d = 0; d < dim_; ++d) outer_ *= static_cast<size_t>(box.extent(d));
 }
@@ -68,13 +76,6 @@ Box Slices::operator[](size_t index) const {
   return slice;
 }
 
-Coordinates packed_strides(const Box& box) {
-  Coordinates strides = {};
-  uint64_t stride = 1;
-  for (uint32_t d = box.dims; d-- > 0; stride *= box.extent(d)) strides[d] = stride;
-  return strides;
-}
-
 bool is_packed(const Box& box, const Coordinates& strides) {
   uint64_t stride = 1;
   for (uint32_t d = box.dims; d-- > 0; stride *= box.extent(d))
@@ -82,15 +83,14 @@ bool is_packed(const Box& box, const Coordinates& strides) {
   return true;
 }
 
-void copy_box(const Box& box, size_t element_bytes, const Target& to, const Source& from) {
+void copy_box(const Box& box, size_t element_bytes, const BoxTarget& to, const BoxSource& from) {
   for_each_run(box, to.strides, from.strides, [&](uint64_t at, uint64_t other, uint64_t run) {
-    std::memcpy(to.data + at * element_bytes, from.data + other * element_bytes,
-                run * element_bytes);
+    copy(to.data + at * element_bytes, from.data + other * element_bytes, run * element_bytes);
   });
 }
 
-uint64_t copy_and_sum(const Box& box, size_t element_bytes, const Target& to, const Source& from,
-                      RunningChecksum::Store store) {
+uint64_t copy_and_sum(const Box& box, size_t element_bytes, const BoxTarget& to,
+                      const BoxSource& from, RunningChecksum::Store store) {
   RunningChecksum checksum;
   for_each_run(box, to.strides, from.strides, [&](uint64_t at, uint64_t other, uint64_t run) {
     checksum.copy(to.data + at * element_bytes, from.data + other * element_bytes,
@@ -99,7 +99,7 @@ uint64_t copy_and_sum(const Box& box, size_t element_bytes, const Target& to, co
   return checksum.finish();
 }
 
-uint64_t sum_box(const Box& box, size_t element_bytes, const Source& from) {
+uint64_t sum_box(const Box& box, size_t element_bytes, const BoxSource& from) {
   RunningChecksum checksum;
   for_each_run(box, from.strides, from.strides, [&](uint64_t, uint64_t at, uint64_t run) {
     checksum.add(from.data + at * element_bytes, run * element_bytes);
@@ -107,4 +107,4 @@ uint64_t sum_box(const Box& box, size_t element_bytes, const Source& from) {
   return checksum.finish();
 }
 
-}  // namespace pliant
+}  // namespace pliant::tensor
