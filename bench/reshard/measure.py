@@ -26,7 +26,7 @@ def changes(np):
     yield "gpt3-xl", "f32", f"tp={np}", f"dp=2,tp={half}"
     yield "gpt3-xl", "f32", f"tp={np}", f"tp={half},pp=2"
     yield "gpt3-xl", "f32", f"dp={np},zero=1", f"dp={half},tp=2,zero=1"
-    yield "qwen3-30b-a3b", "bf16", f"dp={np},ep={np}", f"dp={half},tp=2,ep={half}"
+    yield ("qwen3-30b-a3b", "bf16", f"dp={np},ep={np},zero=1", f"dp={half},tp=2,ep={half},zero=1")
 
 
 def measure(arguments, model, dtype, first, second):
@@ -54,7 +54,7 @@ def main():
     parser.add_argument("--np", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=int, default=1, help="so many times fewer layers")
-    parser.add_argument("--moe-scale", type=int, default=24,
+    parser.add_argument("--moe-scale", type=int, default=48,
                         help="the same for the model with experts, besides")
     parser.add_argument("--keep", action="store_true", help="keep the old layout's memory")
     parser.add_argument("--json", type=pathlib.Path, help="write every change here")
