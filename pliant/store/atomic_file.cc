@@ -33,6 +33,8 @@ Status sync_folder(const std::string& folder) {
   return {};
 }
 
+std::string way_to(const Fd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
+
 bool is_there(const std::string& path) {
   struct stat about {};
   return lstat(path.c_str(), &about) == 0;
@@ -92,9 +94,14 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::create(const std::string& path, 
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     return invalid(fmt::format("{} is a folder; name a file", path));
-  std::string temporary = path + kRandom;
-  Fd fd(mkostemp(temporary.data(), O_CLOEXEC));
-  if (!fd.valid()) return system_error("cannot create a file beside " + path);
+  std::string temporary;
+  Fd fd(::open(folder_of(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
+  // It is given its name through /proc, which need not be there.
+  if (!fd.valid() || access(way_to(fd).c_str(), F_OK) != 0) {
+    temporary = path + kRandom;
+    fd = Fd(mkostemp(temporary.data(), O_CLOEXEC));
+    if (!fd.valid()) return system_error("cannot create a file beside " + path);
+  }
   std::unique_ptr<AtomicFile> file(
       new AtomicFile(path, std::move(temporary), std::move(fd), existing));
   // mkostemp() makes files for their owner alone; checkpoints are as public as other files.
@@ -127,8 +134,20 @@ Status AtomicFile::write(Bytes bytes, uint64_t offset) {
   return {};
 }
 
+// Beside its place: no call puts a file without a name in the place of another.
+Status AtomicFile::take_name() {
+  std::string name = path_ + kRandom;
+  const Fd placeholder(mkostemp(name.data(), O_CLOEXEC));
+  if (!placeholder.valid() || unlink(name.c_str()) != 0 ||
+      linkat(AT_FDCWD, way_to(fd_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0)
+    return system_error("cannot create a file beside " + path_);
+  temporary_ = std::move(name);
+  return {};
+}
+
 Status AtomicFile::commit() {
   if (fsync(fd_.get()) != 0) return system_error("cannot sync " + path_);
+  if (temporary_.empty()) PLIANT_TRY(take_name());
   if (existing_ == Existing::kReplace) {
     if (rename(temporary_.c_str(), path_.c_str()) != 0)
       return system_error("cannot replace " + path_);

@@ -1,7 +1,8 @@
 // Files and folders that appear under their names only when they are complete and on the disk: they
-// are written under a name of their own beside it, synced, and then renamed. Whatever fails before
-// that, a full disk or a crash of the program included, leaves what was there before intact. Owned
-// by whoever writes; one thread at a time.
+// are written under no name (a folder, and a file where the file system cannot do this, under a
+// name of their own beside it), synced, and then given theirs. Whatever fails before that, a full
+// disk or a crash of the program included, leaves what was there before intact, and a killed writer
+// of a file leaves nothing behind. Owned by whoever writes; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +33,11 @@ class AtomicFile final {
   Status commit();
 
  private:
+  Status take_name();
   AtomicFile(std::string path, std::string temporary, Fd fd, Existing existing);
 
   std::string path_;
-  std::string temporary_;  // empty once committed
+  std::string temporary_;  // empty if it has no name yet, and once committed
   Fd fd_;
   Existing existing_;
 };
