@@ -9,7 +9,7 @@ namespace pliant::cli {
 
 struct StoreJobArguments {
   std::string job;
-  std::string host;  // empty: the first
+  std::string host;  // empty: all; to put: the first
   std::string path;  // "/", "/STEP" or "/STEP/TENSOR"
   std::string file;
   std::string box;

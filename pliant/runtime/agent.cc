@@ -151,6 +151,7 @@ AgentReady Agent::prepare() {
   if (const Status opened = open_store(); !opened.ok())
     return fail(1, "its store cannot be opened: " + opened.error().message);
   ready.store = store_->copies_endpoint();
+  ready.store_http = store_->endpoint();
   return ready_ = ready;
 }
 
@@ -184,15 +185,17 @@ AgentReady Agent::report() const {
   return ready;
 }
 
-// The next hosts, in a ring.
+// Copies go to the next hosts, in a ring of those that are there.
 void Agent::copy_store_to(const std::vector<std::string>& stores) {
   if (!store_) return;
   std::vector<StorePeer> peers;
-  for (uint32_t k = 1; k < spec_.store.copies && k < stores.size(); ++k) {
+  for (uint32_t k = 1; k < stores.size(); ++k) {
     const auto host = static_cast<uint32_t>((spec_.host + k) % stores.size());
     if (host != spec_.host && !stores[host].empty()) peers.push_back({host, stores[host]});
   }
-  store_->copy_to(std::move(peers));
+  const auto copies = static_cast<ptrdiff_t>(
+      std::min<size_t>(peers.size(), std::max<uint32_t>(spec_.store.copies, 1) - 1));
+  store_->know(peers, {peers.begin(), peers.begin() + copies});
 }
 
 void Agent::start(const StartWorkers& start) {

@@ -39,7 +39,7 @@ void fields(Each& each, PeerLost& m) {
 template <typename Each>
 void fields(Each& each, AgentReady& m) {
   each(m.host, m.address, m.free_port, m.exit_code, m.problem, m.running, m.ended, m.notice,
-       m.store);
+       m.store, m.store_http);
 }
 template <typename Each>
 void fields(Each& each, StartWorkers& m) {

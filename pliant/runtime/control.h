@@ -101,6 +101,7 @@ struct AgentReady {
   std::vector<WorkerExited> ended = {};  // the last of each slot
   std::string notice = {};               // why the host will be taken away; empty: it will not
   std::string store = {};                // where its store takes copies of others
+  std::string store_http = {};           // and where it answers over HTTP
   bool operator==(const AgentReady&) const = default;
 };
 

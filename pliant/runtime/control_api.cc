@@ -55,6 +55,7 @@ const std::vector<ControlApi::Entry>& ControlApi::table() {
       {"GET", "/v1/view", &ControlApi::get_view},
       {"GET", "/v1/members", &ControlApi::get_members},
       {"GET", "/v1/status", &ControlApi::get_status},
+      {"GET", "/v1/stores", &ControlApi::get_stores},
       {"GET", "/v1/events", &ControlApi::get_events},
       {"PUT", "/v1/size", &ControlApi::put_size},
       {"POST", "/v1/drain", &ControlApi::post_drain},
@@ -126,6 +127,10 @@ HttpAnswer ControlApi::get_view(const HttpRequest&) { return tell(view_json); }
 HttpAnswer ControlApi::get_members(const HttpRequest&) { return tell(members_json); }
 
 HttpAnswer ControlApi::get_status(const HttpRequest&) { return tell(report_json); }
+
+HttpAnswer ControlApi::get_stores(const HttpRequest&) {
+  return json_answer(stores_json(backend_.stores()));
+}
 
 HttpAnswer ControlApi::get_health(const HttpRequest&) { return json_answer("{\"ok\":true}"); }
 

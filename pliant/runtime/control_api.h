@@ -26,6 +26,7 @@ namespace pliant {
 struct ControlBackend {
   std::function<Result<JobReport>()> status;
   std::function<Status(const Wish&)> wish;  // success: it will be done
+  std::function<std::vector<StoreReport>()> stores = [] { return std::vector<StoreReport>(); };
 };
 
 struct ControlOptions {
@@ -58,6 +59,7 @@ class ControlApi final {
   HttpAnswer get_view(const HttpRequest& request);
   HttpAnswer get_members(const HttpRequest& request);
   HttpAnswer get_status(const HttpRequest& request);
+  HttpAnswer get_stores(const HttpRequest& request);
   HttpAnswer get_events(const HttpRequest& request);
   HttpAnswer get_metrics(const HttpRequest& request);
   HttpAnswer get_health(const HttpRequest& request);

@@ -279,6 +279,9 @@ void Coordinator::tell(const JobEvent::Any& event) {
   if (const auto* exited = std::get_if<WorkerExited>(&event)) {
     if (Connection* const connection = connection_of(exited->peer)) connection->socket->read_now();
   }
+  if (const auto* ready = std::get_if<AgentReady>(&event); ready && !ready->store.empty())
+    stores_[ready->host] = {ready->host, ready->store_http, ready->store};
+  if (const auto* gone = std::get_if<JobEvent::AgentGone>(&event)) stores_.erase(gone->host);
   events_.push_back(event);
   if (handling_) return;
   drain_events();

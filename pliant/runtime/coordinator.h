@@ -25,6 +25,7 @@
 #include "pliant/runtime/elastic_job.h"
 #include "pliant/runtime/herald.h"
 #include "pliant/runtime/job.h"
+#include "pliant/runtime/job_report.h"
 #include "pliant/transport/socket.h"
 
 namespace pliant {
@@ -113,6 +114,8 @@ class Coordinator final {
   void tell(const JobEvent::Any& event);
 
   JobStatus status() const;
+  // The hosts whose agents are there, and where their stores are.
+  const std::map<uint32_t, StoreReport>& stores() const { return stores_; }
   // kInvalid with a reason for wishes that cannot be granted.
   Status wish(const JobWish::Any& wish);
 
@@ -179,6 +182,7 @@ class Coordinator final {
   const size_t strangers_max_;
   bool listening_ = false;
   std::optional<Loop::TimerId> resume_;
+  std::map<uint32_t, StoreReport> stores_;  // by host
 
   Id next_id_ = 1;
   std::map<Id, Connection> connections_;

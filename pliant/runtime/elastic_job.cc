@@ -112,6 +112,12 @@ void ElasticJob::on(const JobEvent::AgentGone& event, Instant now) {
     finish(1, event.reason);
     return;
   }
+  // Its store is gone with it: from here on copies go to those that are there.
+  if (auto& ready = hosts_.at(event.host); ready && !ready->store.empty()) {
+    ready->store.clear();
+    const auto& first = hosts_.begin()->second;
+    actions_.push_back(start_order(first ? *first : *ready, hosts_));
+  }
   tell(RosterEvent::HostGone{event.host, event.reason}, now);
 }
 

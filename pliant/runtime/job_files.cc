@@ -97,7 +97,7 @@ std::vector<JobStore> decoded_stores(const nlohmann::json& object) {
     };
     const bool numbered =
         item.is_object() && item.contains("number") && item["number"].is_number_unsigned();
-    if (!numbered || text("name").empty()) continue;
+    if (!numbered || text("host").empty()) continue;
     stores.push_back({text("host"), item["number"].get<uint32_t>(), text("name"), text("endpoint"),
                       text("job"), text("token")});
   }

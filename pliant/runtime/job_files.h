@@ -18,12 +18,13 @@
 
 namespace pliant {
 
-// The store of one host of the job (store_service.h), for commands on that host.
+// The store of one host of the job (store_service.h). Those of other machines are found through the
+// job's HTTP interface.
 struct JobStore {
   std::string host;      // its name
   uint32_t number = 0;   // of the host
-  std::string name;      // of the Unix socket
-  std::string endpoint;  // of HTTP
+  std::string name;      // of the Unix socket; empty: another machine's
+  std::string endpoint;  // of HTTP; empty: another machine's
   std::string job;       // by which its workers know the job
   std::string token;     // of both
   bool operator==(const JobStore&) const = default;
@@ -33,8 +34,8 @@ struct JobEntry {
   std::string job;       // its name; several jobs may have the same
   std::string endpoint;  // "127.0.0.1:4711" of the HTTP interface
   std::string token;
-  pid_t pid = 0;  // of the launcher
-  std::vector<JobStore> stores = {};  // of the hosts that are this machine
+  pid_t pid = 0;                      // of the launcher
+  std::vector<JobStore> stores = {};  // of all hosts
 
   bool operator==(const JobEntry&) const = default;
 };

@@ -304,6 +304,29 @@ Result<std::vector<Event>> parse_events(const std::string& json) {
   return events;
 }
 
+std::string stores_json(const std::vector<StoreReport>& stores) {
+  Json array = Json::array();
+  for (const StoreReport& store : stores)
+    array.push_back(
+        {{"host", store.host}, {"endpoint", store.endpoint}, {"transfer", store.transfer}});
+  return text_of(array);
+}
+
+Result<std::vector<StoreReport>> parse_stores(const std::string& json) {
+  const Json array = parsed(json);
+  if (!array.is_array()) return invalid("this is no list of stores");
+  std::vector<StoreReport> stores;
+  for (const Json& object : array) {
+    StoreReport& store = stores.emplace_back();
+    Fields fields(object);
+    fields.read("host", store.host);
+    fields.read("endpoint", store.endpoint);
+    fields.read("transfer", store.transfer);
+    PLIANT_TRY(fields.status());
+  }
+  return stores;
+}
+
 std::string wish_json(const Wish& wish) {
   if (const auto* resize = std::get_if<ResizeWish>(&wish)) return text_of({{"size", resize->size}});
   const auto* const drain = std::get_if<DrainWish>(&wish);

@@ -56,6 +56,14 @@ struct JobReport {
   bool operator==(const JobReport&) const = default;
 };
 
+// The store of a host whose agent is there (store_service.h).
+struct StoreReport {
+  uint32_t host = 0;     // its number
+  std::string endpoint;  // of HTTP
+  std::string transfer;  // for other stores, and for commands
+  bool operator==(const StoreReport&) const = default;
+};
+
 // Wishes of people; the last of a kind counts.
 struct ResizeWish {
   uint32_t size = 0;
@@ -73,8 +81,10 @@ using Wish = std::variant<ResizeWish, DrainWish, StopWish>;
 
 std::string report_json(const JobReport& status);
 Result<JobReport> parse_report(const std::string& json);
-std::string members_json(const JobReport& status);  // an array
-std::string view_json(const JobReport& status);     // epoch and members
+std::string members_json(const JobReport& status);                // an array
+std::string view_json(const JobReport& status);                   // epoch and members
+std::string stores_json(const std::vector<StoreReport>& stores);  // an array
+Result<std::vector<StoreReport>> parse_stores(const std::string& json);
 std::string metrics_text(const JobReport& status);
 
 std::string event_json(const Event& event);

@@ -121,5 +121,17 @@ TEST(JobReport, PeersAsText) {
     EXPECT_FALSE(parse_peer_id(text).ok()) << text;
 }
 
+TEST(JobReport, StoresComeBackAsTheyWere) {
+  const std::vector<StoreReport> stores = {{0, "127.0.0.1:1", "127.0.0.1:2"},
+                                           {3, "[::1]:1", "[::1]:2"}};
+  const auto read = parse_stores(stores_json(stores));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(*read, stores);
+  EXPECT_EQ(parse_stores("[]").value(), std::vector<StoreReport>());
+  for (const char* wrong : {"", "{}", "[3]", R"([{"host": 0, "endpoint": "a:1"}])",
+                            R"([{"host": -1, "endpoint": "a:1", "transfer": "a:2"}])"})
+    EXPECT_FALSE(parse_stores(wrong).ok()) << wrong;
+}
+
 }  // namespace
 }  // namespace pliant

@@ -114,7 +114,13 @@ ControlBackend JobWatch::backend(Coordinator& coordinator) {
             return report(coordinator.status(), pliant::now(),
                           ms_since_1970(std::chrono::system_clock::now()));
           },
-          .wish = [&coordinator](const Wish& wish) { return coordinator.wish(job_wish(wish)); }};
+          .wish = [&coordinator](const Wish& wish) { return coordinator.wish(job_wish(wish)); },
+          .stores =
+              [&coordinator] {
+                std::vector<StoreReport> stores;
+                for (const auto& [host, store] : coordinator.stores()) stores.push_back(store);
+                return stores;
+              }};
 }
 
 JobWish::Any job_wish(const Wish& wish) {

@@ -309,15 +309,16 @@ void Launch::publish_job() {
   if (!options_.control || options_.control->folder.empty()) return;
   JobEntry entry{
       .job = name(), .endpoint = control_endpoint_, .token = control_token_, .pid = getpid()};
-  for (const auto& [host, agent] : agents_) {
-    if (agent->store() == nullptr) continue;
-    const StorePlace place = agent->store()->place();
-    entry.stores.push_back({.host = hosts_[host].name,
-                            .number = host,
-                            .name = place.name,
-                            .endpoint = agent->store()->endpoint(),
-                            .job = place.job,
-                            .token = place.token});
+  for (uint32_t host = 0; host < hosts_.size(); ++host) {
+    JobStore& store = entry.stores.emplace_back();
+    store.host = hosts_[host].name;
+    store.number = host;
+    store.job = spec_for(host).environment["PLIANT_JOB"];
+    store.token = token_;
+    const auto agent = agents_.find(host);
+    if (agent == agents_.end() || agent->second->store() == nullptr) continue;
+    store.name = agent->second->store()->name();
+    store.endpoint = agent->second->store()->endpoint();
   }
   auto file = JobFile::write(options_.control->folder, entry);
   if (file) {

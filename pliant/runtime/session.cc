@@ -405,11 +405,17 @@ Result<store::Version::Shared> Session::restore(uint64_t step) {
   return impl_->snapshots->restore(step);
 }
 
+Result<store::Version::Shared> Session::gather(uint64_t step, std::span<const StoreRange> wanted) {
+  return impl_->snapshots->gather(step, wanted);
+}
+
 Result<uint64_t> Session::restore_state(uint64_t step) {
-  const auto version = restore(step);
+  const std::vector<Steps::Registered> states = impl_->steps->registered();
+  std::vector<StoreRange> wanted;
+  for (const Steps::Registered& state : states) wanted.push_back({std::string(state.name), {}});
+  const auto version = wanted.empty() ? restore(step) : gather(step, wanted);
   if (!version) return version.error();
   std::vector<size_t> numbers;
-  const std::vector<Steps::Registered> states = impl_->steps->registered();
   for (const Steps::Registered& state : states) {
     const auto number = (*version)->find(state.name);
     if (!number) return number.error();
@@ -421,7 +427,7 @@ Result<uint64_t> Session::restore_state(uint64_t step) {
     const auto covered = (*version)->covered(*number);
     if (!covered) return covered.error();
     if (*covered != info.elements())
-      return invalid(fmt::format("restore: step {} has {} of {} elements of '{}' on this host",
+      return invalid(fmt::format("restore: step {} has {} of {} elements of '{}'",
                                  (*version)->step(), *covered, info.elements(), state.name));
     numbers.push_back(*number);
   }

@@ -220,8 +220,13 @@ class Session {
   // A complete version of this host in the store's own memory, from which any range of any tensor
   // can be read; kNewest is the one completed last.
   Result<store::Version::Shared> restore(uint64_t step);
-  // Fills the registered state out of a version of snapshot(step); returns the step. If it fails
-  // before anything was written, the message says what does not fit.
+  // The same with these ranges, of which other hosts send what this one does not have; without any,
+  // with all that the members of any host handed over. kInvalid names what no host has any more.
+  // If this host has no version at all, the newest is the others' of the latest epoch.
+  Result<store::Version::Shared> gather(uint64_t step, std::span<const StoreRange> wanted = {});
+  // Fills the registered state out of a version of snapshot(step), of which other hosts send what
+  // this one does not have; returns the step. If it fails before anything was written, the message
+  // says what does not fit.
   Result<uint64_t> restore_state(uint64_t step);
 
   // A versioned store of whole values: keeps the newest `store_window` versions of each name.

@@ -128,4 +128,29 @@ Result<store::Version::Shared> Snapshots::restore(uint64_t step) {
   return alone_.find(step);
 }
 
+Result<store::Version::Shared> Snapshots::gather(uint64_t step,
+                                                 std::span<const StoreRange> wanted) {
+  const Instant deadline = now() + options_.timeout;
+  auto own = restore(step);
+  if (!client_) return own;
+  // Without one of its own a host takes the others' word for it.
+  if (!own && own.code() != Code::kInvalid) return own.error();
+  const auto peers = client_->hosts(deadline);
+  if (!peers) return peers.error();
+  if (peers->empty() && !own) return own.error();
+  std::vector<StoreClient> others;
+  for (const StorePeer& peer : *peers) {
+    StorePlace place = *options_.place;
+    place.host = peer.host;
+    place.endpoint = peer.endpoint;
+    others.emplace_back(std::move(place), options_.self);
+  }
+  return pliant::gather({.step = step,
+                         .wanted = wanted,
+                         .base = own ? *own : nullptr,
+                         .own = &*client_,
+                         .others = others,
+                         .deadline = deadline});
+}
+
 }  // namespace pliant

@@ -20,6 +20,7 @@
 #include "pliant/base/result.h"
 #include "pliant/base/time.h"
 #include "pliant/runtime/store_client.h"
+#include "pliant/runtime/store_gather.h"
 #include "pliant/store/vault.h"
 
 namespace pliant {
@@ -77,6 +78,9 @@ class Snapshots final {
   Result<Snapshot> take(const store::VaultTicket& ticket, std::span<const SnapshotPiece> pieces);
   // A complete version, in the store's own memory: nothing is copied.
   Result<store::Version::Shared> restore(uint64_t step);
+  // The same with these ranges, from other hosts as far as this one does not have them; without
+  // any, all that any host wrote (store_gather.h).
+  Result<store::Version::Shared> gather(uint64_t step, std::span<const StoreRange> wanted);
 
  private:
   struct Job {

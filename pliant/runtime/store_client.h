@@ -1,6 +1,7 @@
-// The way to the store of this host (store_service.h), for workers and for people's commands. Each
-// call makes a line of its own and waits for the answer, no longer than it is allowed to. Any
-// thread, several at once.
+// The way to the store of this host or of another one (store_service.h), for workers and for
+// people's commands. Each call makes a line of its own and waits for the answer, no longer than it
+// is allowed to; elements that come from, or go to, another host may take longer, as long as some
+// arrive. Any thread, several at once.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,16 @@ struct StorePlace {
   std::string job;
   std::string token;
   uint32_t host = 0;
+  std::string endpoint = {};   // of another host's store (copies_endpoint()); empty: this host's
+  std::string host_name = {};  // for messages about another host
   bool operator==(const StorePlace&) const = default;
+};
+
+// A version without its elements.
+struct StoreLook {
+  uint64_t step = 0;
+  uint32_t epoch = 0;
+  std::vector<StoreOutline> parts;
 };
 
 class StoreClient final {
@@ -33,13 +43,26 @@ class StoreClient final {
   // `cancel`, a descriptor, turns readable meanwhile, the store keeps nothing of it.
   Status hand_over(const store::VaultTicket& ticket, const store::VaultPart& part, Instant deadline,
                    int cancel = -1) const;
-  // A complete version (Vault::kNewest: the newest), in the store's own memory.
+  // A complete version (Vault::kNewest: the newest), in the store's own memory if it is this
+  // host's.
   Result<store::Version::Shared> fetch(uint64_t step, Instant deadline) const;
   // Oldest first.
   Result<std::vector<StoreSummary>> list(Instant deadline) const;
+  // The other hosts' stores, as this host's knows them.
+  Result<std::vector<StorePeer>> hosts(Instant deadline) const;
+
+  // What it has, and what it knows of; without elements.
+  Result<StoreLook> look(uint64_t step, Instant deadline) const;
+  // Some of what another host has, verified.
+  Result<store::VaultPart> pull(const StorePull& pieces, Instant deadline) const;
+
+  const StorePlace& place() const { return place_; }
+  // "the store of host b"
+  std::string name() const;
 
  private:
   class Call;
+  Status give(uint64_t step, const store::VaultPart& part, Instant deadline) const;
   const StorePlace place_;
   const PeerId self_;
 };

@@ -2,7 +2,8 @@
 // is a thread of its own, and the receiver, which is driven by the frames that arrive.
 //
 // A copy travels over TCP: which version, then each part's manifest and memory. The receiver checks
-// every checksum before it keeps anything.
+// every checksum before it keeps anything. Hosts that get no copy get the outline, the manifests
+// alone, so that they can tell what is gone if this host is.
 #pragma once
 
 #include <condition_variable>
@@ -21,13 +22,6 @@
 
 namespace pliant {
 
-// The store of another host.
-struct StorePeer {
-  uint32_t host = 0;
-  std::string endpoint;  // StoreService::copies_endpoint()
-  bool operator==(const StorePeer&) const = default;
-};
-
 // Owned by the store's service: any thread. Of versions that come while it sends it takes the
 // newest.
 class StoreCopies final {
@@ -44,24 +38,64 @@ class StoreCopies final {
   StoreCopies(const StoreCopies&) = delete;
   StoreCopies& operator=(const StoreCopies&) = delete;
 
-  // The last version given is sent to those that are new.
-  void set_peers(std::vector<StorePeer> peers);
+  // All get outlines, `copied` whole versions. The last version given is sent to those that are
+  // new.
+  void set_peers(const std::vector<StorePeer>& all, const std::vector<StorePeer>& copied);
   // What cannot be sent is said in the log.
   void keep(store::Version::Shared version);
 
  private:
+  struct Target {
+    StorePeer peer;
+    StoreCopy::Purpose purpose = StoreCopy::Purpose::kCopy;
+    bool operator==(const Target&) const = default;
+  };
+
   void work();
-  Status send(const store::Version& version, const StorePeer& peer) const;
+  Status send(const store::Version& version, const Target& target) const;
 
   const Options options_;
   Fd cancel_;  // readable once this is being destroyed
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<StorePeer> peers_;
-  std::vector<StorePeer> served_;  // have newest_
+  std::vector<Target> targets_;
+  std::vector<Target> served_;  // have newest_
   store::Version::Shared newest_;
   bool stopping_ = false;
   std::thread thread_;
+};
+
+// Receives one part: its manifest, and then its memory. One thread at a time.
+class PartReceiver final {
+ public:
+  Status begin(store::Manifest manifest);
+  bool begun() const { return draft_.has_value(); }
+  // The part once all of its bytes have come.
+  Result<std::optional<store::VaultPart>> add(Bytes bytes);
+
+ private:
+  store::Manifest manifest_;
+  std::optional<store::VaultDraft> draft_;
+  uint64_t received_bytes_ = 0;
+};
+
+// Some pieces of a version as one part, on its way to whoever pulls them. One thread at a time.
+class PullStream final {
+ public:
+  // kInvalid if the version has no such pieces, or there are none.
+  static Result<PullStream> make(store::Version::Shared version, const StorePull& pull);
+  const store::Manifest& manifest() const { return manifest_; }
+  // The next bytes of the part's memory, at most a frame's worth; empty at its end.
+  std::vector<std::byte> next();
+
+ private:
+  explicit PullStream(store::Version::Shared version) : version_(std::move(version)) {}
+
+  store::Version::Shared version_;
+  store::Manifest manifest_;
+  std::vector<Bytes> pieces_;  // as in the manifest
+  size_t piece_ = 0;           // the next, or the one in hand
+  uint64_t sent_bytes_ = 0;    // of the memory
 };
 
 // Owned by a line of the service, with whose loop it is called.
@@ -70,21 +104,23 @@ class CopyReceiver final {
   // A copy has at most so many bytes; 0: no limit.
   explicit CopyReceiver(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // The next frame; the version once it is whole, null before that.
-  Result<store::Version::Shared> take(const StoreFrame& frame);
-  uint32_t host() const { return about_->host; }
+  // The next frame; true once all has come.
+  Result<bool> take(const StoreFrame& frame);
+  bool is_put() const { return about_ && about_->purpose == StoreCopy::Purpose::kOwn; }
+  // Then: what it is, and what came, of which nothing is left here.
+  const StoreCopy& about() const { return *about_; }
+  std::vector<store::VaultPart> take_parts() { return std::move(parts_); }
+  store::Vault::Outline take_outline();
 
  private:
   Status begin_part(Bytes body);
-  Status add_bytes(Bytes bytes);
 
   const uint64_t bytes_max_;
   uint64_t bytes_ = 0;
   std::optional<StoreCopy> about_;
   std::vector<store::VaultPart> parts_;
-  std::optional<store::Manifest> manifest_;  // of the part that is arriving
-  std::optional<store::VaultDraft> draft_;
-  uint64_t received_bytes_ = 0;  // of it
+  std::vector<store::Manifest> outline_;
+  PartReceiver part_;  // that is arriving
 };
 
 }  // namespace pliant

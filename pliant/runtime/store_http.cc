@@ -5,6 +5,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,31 +44,29 @@ Json box_json(const Box& box) {
   return ranges;
 }
 
-Json tensor_json(const Version& version, size_t number) {
-  const TensorInfo& info = version.tensors()[number];
+Json tensor_json(const VersionOutline::Tensor& tensor) {
   Json pieces = Json::array();
-  for (const Version::Piece& piece : version.pieces(number))
+  for (const VersionOutline::Piece& piece : tensor.pieces)
     pieces.push_back({{"box", box_json(piece.box)},
-                      {"bytes", piece.elements.size()},
+                      {"bytes", piece.bytes},
                       {"checksum", fmt::format("{:016x}", piece.checksum)}});
-  return {{"name", info.name},
-          {"dtype", to_string(info.dtype)},
-          {"shape", info.shape},
-          {"bytes", info.bytes()},
+  return {{"name", tensor.info.name},
+          {"dtype", to_string(tensor.info.dtype)},
+          {"shape", tensor.info.shape},
+          {"bytes", tensor.info.bytes()},
           {"pieces", std::move(pieces)}};
 }
 
-Json object_of(const Version& version, bool with_tensors) {
-  Json object = {{"step", version.step()},
-                 {"epoch", version.epoch()},
-                 {"parts", version.parts().size()},
-                 {"tensors", version.tensors().size()},
-                 {"memory_bytes", version.memory_bytes()}};
-  if (!with_tensors) return object;
-  object["tensors"] = Json::array();
-  for (size_t i = 0; i < version.tensors().size(); ++i)
-    object["tensors"].push_back(tensor_json(version, i));
-  return object;
+StoreLook look_at(const Version& version) {
+  StoreLook look{version.step(), version.epoch(), {}};
+  for (const store::VaultPart& part : version.parts())
+    look.parts.push_back({0, true, part.manifest});
+  return look;
+}
+
+StoreSummary summary_of(const Version& version) {
+  return {version.step(), version.epoch(), static_cast<uint32_t>(version.parts().size()),
+          version.tensors().size(), version.memory_bytes()};
 }
 
 // A part of a tensor's bytes in row-major order.
@@ -171,14 +170,47 @@ Json list_json(const Vault& vault, const std::string& host) {
   Json object = {{"host", host}, {"memory_bytes", vault.memory_bytes()}};
   object["versions"] = Json::array();
   for (const Version::Shared& version : vault.versions())
-    object["versions"].push_back(object_of(*version, false));
+    object["versions"].push_back(to_json(host, summary_of(*version)));
   return object;
 }
 
 }  // namespace
 
-std::string version_json(const Version& version, bool with_tensors) {
-  return text_of(object_of(version, with_tensors));
+VersionOutline outline_of(std::string host, const StoreLook& look) {
+  VersionOutline outline{
+      .host = std::move(host), .step = look.step, .epoch = look.epoch, .tensors = {}};
+  std::unordered_map<std::string_view, size_t> numbers;
+  for (const StoreOutline& part : look.parts) {
+    if (!part.held) continue;
+    ++outline.parts;
+    outline.memory_bytes += part.manifest.memory_bytes;
+    for (const TensorInfo& info : part.manifest.tensors)
+      if (numbers.emplace(info.name, outline.tensors.size()).second)
+        outline.tensors.push_back({info, {}});
+    for (const store::ManifestPiece& piece : part.manifest.pieces)
+      outline.tensors[numbers.at(part.manifest.tensors[piece.tensor].name)].pieces.push_back(
+          {piece.box, part.manifest.piece_bytes(piece), piece.checksum});
+  }
+  return outline;
+}
+
+Json to_json(const std::string& host, const StoreSummary& version) {
+  return {{"host", host},
+          {"step", version.step},
+          {"epoch", version.epoch},
+          {"parts", version.parts},
+          {"tensors", version.tensors},
+          {"memory_bytes", version.memory_bytes}};
+}
+
+Json to_json(const VersionOutline& version) {
+  Json object =
+      to_json(version.host, {version.step, version.epoch, static_cast<uint32_t>(version.parts),
+                             version.tensors.size(), version.memory_bytes});
+  object["tensors"] = Json::array();
+  for (const VersionOutline::Tensor& tensor : version.tensors)
+    object["tensors"].push_back(tensor_json(tensor));
+  return object;
 }
 
 Result<uint64_t> parse_step(std::string_view text) {
@@ -229,7 +261,7 @@ HttpAnswer answer_store(const Vault& vault, const std::string& host, const HttpR
   const auto version = vault.find(*step);
   if (!version) return http_error(404, version.error().message);
   if (slash == std::string_view::npos || slash + 1 == path.size())
-    return json_answer(object_of(**version, true));
+    return json_answer(to_json(outline_of(host, look_at(**version))));
   return give_tensor(**version, std::string(path.substr(slash + 1)), request);
 }
 

@@ -2,11 +2,14 @@
 // as bytes (docs/STORE.md). Pure; called with whatever guards the vault held.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "pliant/base/result.h"
 #include "pliant/runtime/http_server.h"
+#include "pliant/runtime/store_client.h"
 #include "pliant/store/vault.h"
 
 namespace pliant {
@@ -23,7 +26,28 @@ Result<store::Box> parse_box(std::string_view text, const store::TensorInfo& inf
 // "newest" or a number.
 Result<uint64_t> parse_step(std::string_view text);
 
-// For lists; one JSON object.
-std::string version_json(const store::Version& version, bool with_tensors);
+// A version without its elements, for lists.
+struct VersionOutline {
+  struct Piece {
+    store::Box box;
+    uint64_t bytes = 0;
+    uint64_t checksum = 0;
+  };
+  struct Tensor {
+    store::TensorInfo info;
+    std::vector<Piece> pieces;
+  };
+  std::string host;
+  uint64_t step = 0;
+  uint32_t epoch = 0;
+  uint64_t parts = 0;
+  uint64_t memory_bytes = 0;
+  std::vector<Tensor> tensors;
+};
+// Of what that host has.
+VersionOutline outline_of(std::string host, const StoreLook& look);
+// One JSON object.
+nlohmann::ordered_json to_json(const VersionOutline& version);
+nlohmann::ordered_json to_json(const std::string& host, const StoreSummary& version);
 
 }  // namespace pliant

@@ -20,6 +20,7 @@ namespace {
 
 // Enough for a hello; a stranger is not listened to any longer.
 constexpr int kStrangerReads = 1;
+constexpr int kChunksMax = 4;  // of what is pulled, in one turn
 constexpr Duration kListenAgain = std::chrono::milliseconds(100);
 
 Result<std::string> random_name() {
@@ -106,6 +107,11 @@ StoreService::~StoreService() {
   if (copies_listener_.valid()) loop_.unwatch(copies_listener_.get());
   if (listener_.valid()) loop_.unwatch(listener_.get());
   http_.reset();
+}
+
+void StoreService::know(const std::vector<StorePeer>& all, const std::vector<StorePeer>& copied) {
+  copies_.set_peers(all, copied);
+  loop_.post([this, all] { peers_ = all; });
 }
 
 // Before anybody is answered: a worker that asks for the newest version waits for it.
@@ -223,9 +229,20 @@ void StoreService::tell_waiting() {
 }
 
 void StoreService::flush(Id id, Line& line) {
-  const auto flushed = line.frames.flush();
+  auto flushed = line.frames.flush();
+  // Not all at once, so that no reader keeps the loop.
+  for (int i = 0; i < kChunksMax && line.pulled && flushed && *flushed; ++i) {
+    const std::vector<std::byte> chunk = line.pulled->next();
+    if (chunk.empty()) {
+      line.pulled.reset();
+      break;
+    }
+    line.frames.send(StoreKind::kCopyBytes, chunk);
+    flushed = line.frames.flush();
+  }
   if (!flushed || (*flushed && line.closing)) return close(id);
-  loop_.change(line.frames.socket().get(), *flushed ? EPOLLIN : EPOLLIN | EPOLLOUT);
+  const bool done = *flushed && !line.pulled;
+  loop_.change(line.frames.socket().get(), done ? EPOLLIN : EPOLLIN | EPOLLOUT);
   if (!line.proven) return;
   // A copy may take long, as long as something of it arrives.
   if (line.remote) return set_deadline(id, line, options_.frame_max);
@@ -278,11 +295,13 @@ Status StoreService::greet(Line& line) {
 }
 
 Status StoreService::obey(Line& line, StoreFrame frame) {
-  if (line.remote) return take_copy(line, std::move(frame));
+  if (line.remote) return obey_remote(line, frame);
   switch (frame.kind) {
     case StoreKind::kOffer: take_offer(line, std::move(frame)); return {};
     case StoreKind::kAsk: give_version(line, frame.body); return {};
     case StoreKind::kList: list_versions(line); return {};
+    case StoreKind::kLook: give_outline(line, frame.body); return {};
+    case StoreKind::kHosts: line.frames.send(StoreKind::kHostList, encode(peers_)); return {};
     default: return invalid("a worker sent what only the store sends");
   }
 }
@@ -324,18 +343,86 @@ void StoreService::list_versions(Line& line) {
   line.frames.send(StoreKind::kVersions, encode(summaries));
 }
 
+// What there is of a version here, and what is known of it to be elsewhere, or to have been.
+void StoreService::give_outline(Line& line, Bytes body) {
+  const auto step = decode_ask(body);
+  const auto found = step ? vault_.find(*step) : Result<store::Version::Shared>(step.error());
+  const uint64_t number = found ? (*found)->step() : step ? *step : store::Vault::kNewest;
+  const auto outlines = vault_.outlines(number);
+  uint32_t epoch = found ? (*found)->epoch() : 0;
+  if (!found) {
+    if (outlines.empty())
+      return line.frames.send(StoreKind::kOutcome, encode_outcome(found.error()));
+    for (const auto& [host, outline] : outlines) epoch = std::max(epoch, outline->epoch);
+  }
+  std::vector<StoreOutline> parts;
+  if (found)
+    for (const store::VaultPart& part : (*found)->parts())
+      parts.push_back({options_.host, true, part.manifest});
+  for (const auto& [host, outline] : outlines)
+    if (outline->epoch == epoch)
+      for (const store::Manifest& manifest : outline->parts)
+        parts.push_back({host, false, manifest});
+  line.frames.send(StoreKind::kVersion,
+                   encode(StoreVersion{number, epoch, static_cast<uint32_t>(parts.size())}));
+  for (const StoreOutline& part : parts) line.frames.send(StoreKind::kOutline, encode(part));
+}
+
+void StoreService::give_pieces(Line& line, Bytes body) {
+  const auto refuse = [&](const Error& error) {
+    line.frames.send(StoreKind::kOutcome, encode_outcome(error));
+  };
+  const auto pull = decode_pull(body);
+  if (!pull) return refuse(pull.error());
+  const auto version = vault_.find(pull->step);
+  if (!version) return refuse(version.error());
+  if ((*version)->epoch() != pull->epoch)
+    return refuse(Error{
+        Code::kStaleEpoch, fmt::format("step {} has been replaced meanwhile", pull->step), {}, {}});
+  auto stream = PullStream::make(*version, *pull);
+  if (!stream) return refuse(stream.error());
+  line.frames.send(StoreKind::kCopyPart, store::encode(stream->manifest()));
+  line.pulled.emplace(std::move(*stream));
+}
+
+Status StoreService::obey_remote(Line& line, const StoreFrame& frame) {
+  if (line.pulled) return invalid("one request at a time: the last is not answered");
+  switch (frame.kind) {
+    case StoreKind::kList: list_versions(line); return {};
+    case StoreKind::kLook: give_outline(line, frame.body); return {};
+    case StoreKind::kPull: give_pieces(line, frame.body); return {};
+    default: return take_copy(line, frame);
+  }
+}
+
 // A copy that cannot be kept is refused once it has come: its sender does not listen before.
-Status StoreService::take_copy(Line& line, StoreFrame frame) {
+Status StoreService::take_copy(Line& line, const StoreFrame& frame) {
   if (line.copy == nullptr) line.copy = std::make_unique<CopyReceiver>(options_.vault.bytes_max);
-  auto taken = line.copy->take(frame);
-  if (!taken) return taken.error();
-  if (*taken == nullptr) return {};
-  const uint32_t host = line.copy->host();
-  line.copy.reset();
-  Status kept = (*taken)->verify();
-  if (kept.ok()) kept = vault_.add_copy(host, std::move(*taken));
-  line.frames.send(StoreKind::kOutcome, encode_outcome(kept));
+  const auto whole = line.copy->take(frame);
+  // Who puts a version waits for leave before its elements.
+  if (line.copy->is_put() && frame.kind == StoreKind::kCopyPart) {
+    line.frames.send(StoreKind::kOutcome, encode_outcome(whole ? Status() : whole.error()));
+    line.closing = !whole;
+    return {};
+  }
+  if (!whole) return whole.error();
+  if (!*whole) return {};
+  const auto copy = std::exchange(line.copy, nullptr);
+  line.frames.send(StoreKind::kOutcome, encode_outcome(keep_copy(*copy)));
   return {};
+}
+
+Status StoreService::keep_copy(CopyReceiver& copy) {
+  const StoreCopy& about = copy.about();
+  if (about.purpose == StoreCopy::Purpose::kOutline)
+    return vault_.add_outline(about.host, copy.take_outline());
+  const StoreVersion& version = about.version;
+  auto made = store::Version::make(version.step, version.epoch, copy.take_parts());
+  if (!made) return made.error();
+  PLIANT_TRY((*made)->verify());
+  if (about.purpose == StoreCopy::Purpose::kCopy) return vault_.add_copy(about.host, *made);
+  if (version.parts != 1) return invalid("a version that is put has one part");
+  return vault_.add({.step = version.step, .epoch = version.epoch}, (*made)->parts()[0]);
 }
 
 }  // namespace pliant

@@ -54,19 +54,21 @@ class StoreService final {
   StorePlace place() const { return {name_, options_.job, options_.token, options_.host}; }
   // "127.0.0.1:4711" of HTTP; empty if it is not served.
   const std::string& endpoint() const { return endpoint_; }
-  // Where other hosts send copies of their versions; empty if it takes none.
+  // Where other hosts send copies of their versions, pull what they miss, and put versions; empty
+  // if it takes none.
   const std::string& copies_endpoint() const { return copies_endpoint_; }
-  // From here on, newest versions are copied to these stores.
-  void copy_to(std::vector<StorePeer> peers) { copies_.set_peers(std::move(peers)); }
+  // From here on, newest versions are copied to the stores of `copied`, their outlines to all.
+  void know(const std::vector<StorePeer>& all, const std::vector<StorePeer>& copied);
 
  private:
   struct Line {
     explicit Line(Fd socket) : frames(std::move(socket)) {}
     StoreLine frames;
-    bool remote = false;  // another host's store, with copies
+    bool remote = false;  // of another host's store, worker or command
     bool proven = false;
     bool closing = false;
     std::unique_ptr<CopyReceiver> copy;        // that is arriving
+    std::optional<PullStream> pulled;          // what is on its way out
     std::optional<store::VaultTicket> ticket;  // its part waits for the others
     std::optional<Loop::TimerId> deadline;
   };
@@ -84,10 +86,14 @@ class StoreService final {
   Status read_some(Line& line);
   Status greet(Line& line);
   Status obey(Line& line, StoreFrame frame);
+  Status obey_remote(Line& line, const StoreFrame& frame);
   void take_offer(Line& line, StoreFrame frame);
   void give_version(Line& line, Bytes body);
   void list_versions(Line& line);
-  Status take_copy(Line& line, StoreFrame frame);
+  void give_outline(Line& line, Bytes body);
+  void give_pieces(Line& line, Bytes body);
+  Status take_copy(Line& line, const StoreFrame& frame);
+  Status keep_copy(CopyReceiver& copy);
   void tell_waiting();
   void flush(Id id, Line& line);
   void set_deadline(Id id, Line& line, Duration after);
@@ -105,6 +111,7 @@ class StoreService final {
   Id next_id_ = 1;
   std::map<Id, std::unique_ptr<Line>> lines_;
   std::map<int, Loop::TimerId> resume_;  // of listening, by listener
+  std::vector<StorePeer> peers_;
   StoreCopies copies_;
   std::unique_ptr<StoreSpill> spill_;
   store::Version::Shared spilled_;  // the last one that was spilled and copied

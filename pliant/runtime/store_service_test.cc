@@ -296,7 +296,8 @@ TEST_F(StoreServiceTest, AVersionIsCopiedToAnotherHost) {
   const auto mine = part_of({counted("w", kShape, box_of({{0, 4}, {0, 2}}))});
   const auto theirs = part_of({counted("w", kShape, box_of({{0, 4}, {2, 6}}))});
   ASSERT_TRUE(client().hand_over({7, 1, 0, 1}, mine, soon()).ok());
-  service_->copy_to({{4, other->copies_endpoint()}});
+  const std::vector<StorePeer> peers = {{4, other->copies_endpoint()}};
+  service_->know(peers, peers);
   ASSERT_TRUE(there.hand_over({7, 1, 0, 1}, theirs, soon()).ok());
   const auto covered = [&](uint64_t step) {
     const auto version = there.fetch(step, soon());
@@ -339,7 +340,7 @@ TEST_F(StoreServiceTest, CopiesThatAreNoneAreRefused) {
     while (!answer && wait_for(line)) answer = std::move(line.next().value());
     return answer.has_value() && decode_outcome(answer->body).ok();
   };
-  const auto about = encode(StoreCopy{9, {7, 1, 1}});
+  const auto about = encode(StoreCopy{9, StoreCopy::Purpose::kCopy, {7, 1, 1}});
   const auto manifest = store::encode(mine.manifest);
   const Bytes memory = mine.memory->bytes();
   const std::vector<std::byte> bytes(memory.begin(), memory.end());
@@ -354,7 +355,7 @@ TEST_F(StoreServiceTest, CopiesThatAreNoneAreRefused) {
   EXPECT_FALSE(answered({{Kind::kCopyPart, manifest}}));
   EXPECT_FALSE(answered({{Kind::kCopy, about}, {Kind::kCopyBytes, bytes}}));
   EXPECT_FALSE(answered({{Kind::kCopy, about}, {Kind::kCopy, about}}));
-  EXPECT_FALSE(answered({{Kind::kList, {}}}));
+  EXPECT_FALSE(answered({{Kind::kAsk, encode_ask(7)}}));
   std::vector<std::byte> longer = bytes;
   longer.push_back({});
   EXPECT_FALSE(

@@ -16,6 +16,8 @@ constexpr size_t kMessageBytesMax = 4096;
 constexpr size_t kSummaryBytes = 2 * sizeof(uint32_t) + 3 * sizeof(uint64_t);
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kMemoriesMax = kDescriptorsMax;
+constexpr size_t kEndpointBytesMax = 256;
+constexpr uint32_t kPeersMax = 1 << 16;
 
 Error unreadable() {
   return invalid("a message of the store cannot be read; do all processes run the same version?");
@@ -100,6 +102,7 @@ Result<StoreVersion> decode_version(Bytes body) {
 std::vector<std::byte> encode(const StoreCopy& copy) {
   Writer writer;
   writer.put(copy.host);
+  writer.put(static_cast<uint8_t>(copy.purpose));
   std::vector<std::byte> bytes = writer.bytes();
   const std::vector<std::byte> version = encode(copy.version);
   bytes.insert(bytes.end(), version.begin(), version.end());
@@ -110,12 +113,89 @@ Result<StoreCopy> decode_copy(Bytes body) {
   Reader reader(body);
   StoreCopy copy;
   copy.host = reader.take<uint32_t>();
-  if (!reader.ok()) return unreadable();
+  const auto purpose = reader.take<uint8_t>();
+  if (!reader.ok() || purpose > static_cast<uint8_t>(StoreCopy::Purpose::kOwn)) return unreadable();
+  copy.purpose = static_cast<StoreCopy::Purpose>(purpose);
   const auto version = decode_version(body.last(reader.left()));
   if (!version) return version.error();
   if (version->parts == 0) return unreadable();
   copy.version = *version;
   return copy;
+}
+
+std::vector<std::byte> encode(const StoreOutline& outline) {
+  Writer writer;
+  writer.put(outline.host);
+  writer.put(static_cast<uint8_t>(outline.held));
+  std::vector<std::byte> bytes = writer.bytes();
+  const std::vector<std::byte> manifest = encode(outline.manifest);
+  bytes.insert(bytes.end(), manifest.begin(), manifest.end());
+  return bytes;
+}
+
+Result<StoreOutline> decode_outline(Bytes body) {
+  Reader reader(body);
+  StoreOutline outline;
+  outline.host = reader.take<uint32_t>();
+  const auto held = reader.take<uint8_t>();
+  if (!reader.ok() || held > 1) return unreadable();
+  outline.held = held == 1;
+  auto manifest = store::decode_manifest(body.last(reader.left()));
+  if (!manifest) return manifest.error();
+  outline.manifest = std::move(*manifest);
+  return outline;
+}
+
+std::vector<std::byte> encode(const StorePull& pull) {
+  Writer writer;
+  writer.put(pull.step);
+  writer.put(pull.epoch);
+  writer.put(static_cast<uint32_t>(pull.pieces.size()));
+  for (const StorePull::Piece& piece : pull.pieces) {
+    writer.put(piece.part);
+    writer.put(piece.piece);
+  }
+  return writer.bytes();
+}
+
+Result<StorePull> decode_pull(Bytes body) {
+  Reader reader(body);
+  StorePull pull;
+  pull.step = reader.take<uint64_t>();
+  pull.epoch = reader.take<uint32_t>();
+  const auto count = reader.take<uint32_t>();
+  constexpr size_t kPieceBytes = 2 * sizeof(uint32_t);
+  if (!reader.ok() || count > store::Manifest::kPiecesMax || reader.left() != count * kPieceBytes)
+    return unreadable();
+  pull.pieces.resize(count);
+  for (StorePull::Piece& piece : pull.pieces) {
+    piece.part = reader.take<uint32_t>();
+    piece.piece = reader.take<uint32_t>();
+  }
+  return pull;
+}
+
+std::vector<std::byte> encode(const std::vector<StorePeer>& peers) {
+  Writer writer;
+  writer.put(static_cast<uint32_t>(peers.size()));
+  for (const StorePeer& peer : peers) {
+    writer.put(peer.host);
+    writer.put_string(peer.endpoint);
+  }
+  return writer.bytes();
+}
+
+Result<std::vector<StorePeer>> decode_peers(Bytes body) {
+  Reader reader(body);
+  const auto count = reader.take<uint32_t>();
+  std::vector<StorePeer> peers;
+  for (uint32_t i = 0; i < count && i < kPeersMax && reader.ok(); ++i) {
+    StorePeer& peer = peers.emplace_back();
+    peer.host = reader.take<uint32_t>();
+    peer.endpoint = reader.take_string(kEndpointBytesMax);
+  }
+  if (!reader.finished() || peers.size() != count) return unreadable();
+  return peers;
 }
 
 std::vector<std::byte> encode(const std::vector<StoreSummary>& summaries) {
@@ -210,7 +290,7 @@ Result<std::optional<StoreFrame>> StoreLine::next() {
   const auto flags = head.take<std::array<uint8_t, 3>>();
   const auto size_bytes = head.take<uint64_t>();
   if (magic != kMagic || kind < static_cast<uint8_t>(StoreKind::kOffer) ||
-      kind > static_cast<uint8_t>(StoreKind::kCopyBytes) || flags[0] > 1)
+      kind > static_cast<uint8_t>(StoreKind::kPull) || flags[0] > 1)
     return unreadable();
   if (size_bytes > kBodyBytesMax)
     return invalid(fmt::format("a message to the store has {}; {} is the most",

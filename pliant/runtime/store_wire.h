@@ -1,5 +1,6 @@
-// What workers and the store of their host (store_service.h) say to each other over a Unix socket:
-// frames of a kind and a body, some of which bring a block of sealed memory along.
+// What workers and the store of their host (store_service.h) say to each other over a Unix socket,
+// and stores, workers and commands of other hosts over TCP: frames of a kind and a body, some of
+// which bring a block of sealed memory along, as only a Unix socket can.
 //
 // A line begins with a Hello and an Answer (transport/handshake.h), which are no frames. Owned by
 // one end of a connection; one thread at a time. Never waits.
@@ -29,6 +30,11 @@ enum class StoreKind : uint8_t {
   kCopy,       // between stores: of which version; its parts follow
   kCopyPart,   // between stores: a manifest; its memory follows
   kCopyBytes,  // between stores: the next bytes of that memory
+  kHosts,      // to the store: where those of the other hosts are; empty
+  kHostList,   // from the store: there
+  kLook,       // to the store: a step, as kAsk, but only its outline
+  kOutline,    // from the store, after kVersion: a part
+  kPull,       // to the store: pieces of a version, which come as kCopyPart and kCopyBytes
 };
 
 struct StoreFrame {
@@ -47,8 +53,37 @@ struct StoreVersion {
   uint32_t parts = 0;
 };
 struct StoreCopy {
+  enum class Purpose : uint8_t {
+    kCopy,     // of another host's version
+    kOutline,  // of one: its manifests alone, so that its loss can be named
+    kOwn,      // becomes a version of the store's own host
+  };
   uint32_t host = 0;  // whose it is
+  Purpose purpose = Purpose::kCopy;
   StoreVersion version;
+};
+// A part of a version without its elements.
+struct StoreOutline {
+  uint32_t host = 0;  // that wrote it; of a part that is held, that which answers
+  bool held = false;  // can be pulled, under its number among those that are held
+  store::Manifest manifest;
+};
+struct StorePull {
+  struct Piece {
+    uint32_t part = 0;
+    uint32_t piece = 0;  // of the part's manifest
+    bool operator==(const Piece&) const = default;
+  };
+  uint64_t step = 0;
+  uint32_t epoch = 0;
+  std::vector<Piece> pieces;
+  bool operator==(const StorePull&) const = default;
+};
+// The store of another host.
+struct StorePeer {
+  uint32_t host = 0;
+  std::string endpoint;  // StoreService::copies_endpoint()
+  bool operator==(const StorePeer&) const = default;
 };
 // For lists.
 struct StoreSummary {
@@ -70,6 +105,12 @@ std::vector<std::byte> encode(const StoreVersion& version);
 Result<StoreVersion> decode_version(Bytes body);
 std::vector<std::byte> encode(const StoreCopy& copy);
 Result<StoreCopy> decode_copy(Bytes body);
+std::vector<std::byte> encode(const StoreOutline& outline);
+Result<StoreOutline> decode_outline(Bytes body);
+std::vector<std::byte> encode(const StorePull& pull);
+Result<StorePull> decode_pull(Bytes body);
+std::vector<std::byte> encode(const std::vector<StorePeer>& peers);
+Result<std::vector<StorePeer>> decode_peers(Bytes body);
 std::vector<std::byte> encode(const std::vector<StoreSummary>& summaries);
 Result<std::vector<StoreSummary>> decode_summaries(Bytes body);
 

@@ -234,6 +234,27 @@ Status Vault::add_copy(uint32_t host, Version::Shared copy) {
   return {};
 }
 
+Status Vault::add_outline(uint32_t host, Outline outline) {
+  if (!outlines_.contains(host) && outlines_.size() >= kOutlinedHostsMax)
+    return Error{Code::kOverloaded,
+                 fmt::format("outlines of {} hosts are kept, and no more", outlines_.size()),
+                 {},
+                 {}};
+  std::list<Outline>& outlines = outlines_[host];
+  std::erase_if(outlines, [&](const Outline& old) { return old.step == outline.step; });
+  outlines.push_back(std::move(outline));
+  while (outlines.size() > options_.versions_max) outlines.pop_front();
+  return {};
+}
+
+std::map<uint32_t, const Vault::Outline*> Vault::outlines(uint64_t step) const {
+  std::map<uint32_t, const Outline*> found;
+  for (const auto& [host, outlines] : outlines_)
+    for (const Outline& outline : outlines)
+      if (outline.step == step) found.emplace(host, &outline);
+  return found;
+}
+
 // What other hosts have of the same version comes after its own: where they overlap, its own count.
 Version::Shared Vault::with_copies(const Version::Shared& version) const {
   std::vector<VaultPart> parts = version->parts();

@@ -8,7 +8,8 @@
 // there.
 //
 // Beside its own versions it may keep copies of those of other hosts. Where there is one of the
-// same step and epoch, a version has the pieces of both.
+// same step and epoch, a version has the pieces of both. Of versions of which it has no copy it may
+// keep the outline: what was in them, so that a loss can be named.
 //
 // A Version never changes, and whoever holds it keeps its memory, also when the vault has let go of
 // it: any thread. The vault itself: any thread, one at a time. It touches nothing but its memory.
@@ -116,6 +117,18 @@ class Vault final {
   Status add_copy(uint32_t host, Version::Shared copy);
   static constexpr size_t kCopiedHostsMax = 64;
 
+  // What another host wrote of a version, part by part; the last of each step counts, and of each
+  // host as many are kept as of versions.
+  struct Outline {
+    uint64_t step = 0;
+    uint32_t epoch = 0;
+    std::vector<Manifest> parts;
+  };
+  Status add_outline(uint32_t host, Outline outline);
+  static constexpr size_t kOutlinedHostsMax = 4096;
+  // Those of this step, by host; valid until the next call that is not const.
+  std::map<uint32_t, const Outline*> outlines(uint64_t step) const;
+
   // Complete ones, in the order in which they were completed; first those of which there are only
   // copies.
   std::vector<Version::Shared> versions() const;
@@ -142,6 +155,7 @@ class Vault final {
   std::map<uint64_t, Unfinished> unfinished_;  // by step
   std::list<Version::Shared> complete_;
   std::map<uint32_t, std::list<Version::Shared>> copies_;  // by host
+  std::map<uint32_t, std::list<Outline>> outlines_;        // by host
 };
 
 }  // namespace pliant::store

@@ -27,6 +27,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto again = decode_summaries(encode(*summaries));
     if (!again.ok() || *again != *summaries) std::abort();
   }
+  if (const auto pull = decode_pull(bytes); pull.ok()) {
+    const auto again = decode_pull(encode(*pull));
+    if (!again.ok() || *again != *pull) std::abort();
+  }
+  if (const auto peers = decode_peers(bytes); peers.ok()) {
+    const auto again = decode_peers(encode(*peers));
+    if (!again.ok() || *again != *peers) std::abort();
+  }
+  if (const auto outline = decode_outline(bytes); outline.ok()) {
+    const auto again = decode_outline(encode(*outline));
+    if (!again.ok() || again->manifest != outline->manifest) std::abort();
+  }
   (void)decode_ask(bytes);
   (void)decode_outcome(bytes);
   (void)decode_version(bytes);

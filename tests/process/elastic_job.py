@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 
-from launched import alive, environment
+from launched import alive, environment, host_agents
 
 # Only a hang is cut off by this; nothing is expected to come near it.
 PATIENCE_S = 120
@@ -173,20 +173,7 @@ class Job:
             raise AssertionError(done.stderr)
 
     def agents(self):
-        """Pids of the agents that the launcher has started, by host; their launcher must say the
-        host's name as the variable AT."""
-        found = {}
-        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        for pid in children.read_text().split():
-            try:
-                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            at = [v[3:].decode() for v in variables if v.startswith(b"AT=")]
-            if words[1:2] == [b"agent"] and at:
-                found[at[0]] = int(pid)
-        return found
+        return host_agents(self.process.pid)
 
     # Its end.
 

@@ -55,6 +55,23 @@ def alive(pid):
     return stat.rsplit(") ", 1)[1][0] not in "ZX"
 
 
+def host_agents(launcher):
+    """Pids of the agents that the launcher (a pid) has started, by host; their launcher must say
+    the host's name as the variable AT."""
+    found = {}
+    children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children")
+    for pid in children.read_text().split():
+        try:
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        at = [v[3:].decode() for v in variables if v.startswith(b"AT=")]
+        if words[1:2] == [b"agent"] and at:
+            found[at[0]] = int(pid)
+    return found
+
+
 class Commands(unittest.TestCase):
     """For tests of commands that end by themselves."""
 

@@ -12,11 +12,12 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 import urllib.error
 import urllib.request
 
-from launched import LIMIT_S, PROGRAM, alive, environment, wait_until
+from launched import LIMIT_S, PROGRAM, alive, environment, host_agents, wait_until
 
 BUILD = pathlib.Path(os.environ.get("PLIANT_BUILD_DIR", "build/release")).absolute()
 WORKER = str(next(BUILD.rglob("store_worker")))
@@ -25,12 +26,12 @@ WORKER = str(next(BUILD.rglob("store_worker")))
 class Job:
     """`pliant run` with store workers; collects what they print."""
 
-    def __init__(self, test, run_options, *worker):
+    def __init__(self, test, run_options, *worker, **variables):
         folder = tempfile.TemporaryDirectory()
         test.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         os.chmod(folder.name, 0o700)
-        self.variables = environment(XDG_RUNTIME_DIR=folder.name)
+        self.variables = environment(XDG_RUNTIME_DIR=folder.name, **variables)
         self.go = self.folder / "go"
         words = [str(self.go) if word == "GO" else str(word) for word in worker]
         self.process = subprocess.Popen(
@@ -64,6 +65,17 @@ class Job:
         self.process.stderr.close()
         return code
 
+    def stop(self):
+        """Ends a job whose workers wait to be killed."""
+        def ended():
+            # Two that come together count as one; the second one kills.
+            self.process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+            return self.process.poll() is not None
+
+        wait_until(ended, "the job ends")
+        return self.end()
+
     def said(self, key, count=1):
         """The lines with this key, once there are so many."""
         found = lambda: [line for line in self.lines if key in line]
@@ -89,17 +101,61 @@ class Job:
 
     def held_memory(self):
         """Blocks of the store that the agent has open."""
-        count = 0
-        for link in pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir():
-            try:
-                count += "memfd:pliant-store" in os.readlink(link)
-            except OSError:
-                pass
-        return count
+        return len(store_memory([self.process.pid]))
+
+    def agents(self):
+        return host_agents(self.process.pid)
+
+
+def hosts(*names, slots=1):
+    """Options of a job whose hosts are emulated: each has an agent of its own on this machine."""
+    listed = ",".join(f"{name}:{slots}@127.0.0.1" for name in names)
+    return ["-H", listed, "--address", "127.0.0.1", "--launcher", "env AT={host}"]
 
 
 def local_sockets(pid):
     return re.findall(rf"@(pliant-store-{pid}-\w+)", pathlib.Path("/proc/net/unix").read_text())
+
+
+def descendants(pid):
+    """This process and all that it has started, and they have."""
+    parents = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(") ", 1)[1].split()[1])
+        except OSError:
+            pass
+    found = [pid]
+    for parent in found:
+        found += [child for child, its in parents.items() if its == parent]
+    return found
+
+
+def open_files(pids):
+    for pid in pids:
+        for link in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                yield os.readlink(link)
+            except OSError:
+                pass
+
+
+def store_memory(pids):
+    return [link for link in open_files(pids) if "memfd:pliant-store" in link]
+
+
+def store_sockets(pids=None):
+    """Names of the Unix sockets of stores: of these processes, or all."""
+    found = re.findall(r"@(pliant-store-(\d+)-\w+)", pathlib.Path("/proc/net/unix").read_text())
+    return {name for name, pid in found if pids is None or int(pid) in pids}
+
+
+def listening(pids=None):
+    """Ports that listen, as /proc/net/tcp has them: of these processes, or all."""
+    inodes = None if pids is None else {link[8:-1] for link in open_files(pids)
+                                        if link.startswith("socket:[")}
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[1] for row in rows if row[3] == "0A" and (inodes is None or row[9] in inodes)}
 
 
 def bytes_of(step, first, count):
@@ -188,16 +244,109 @@ class Store(unittest.TestCase):
         os.kill(writer["pid"], signal.SIGKILL)
         wait_until(lambda: job.held_memory() == 0, "the part of the dead writer is gone")
         self.assertEqual(job.versions(), [])
-        job.process.send_signal(signal.SIGTERM)
-        job.process.send_signal(signal.SIGTERM)
-        job.end()
+        job.stop()
 
     def test_each_host_has_copies_of_the_others(self):
-        hosts = ["-H", "a:1@127.0.0.1,b:1@127.0.0.1,c:1@127.0.0.1", "--address", "127.0.0.1",
-                 "--launcher", "env AT={host}"]
-        job = Job(self, [*hosts, "--store-copies", "3"], "spread", 7, 3_000_000)
+        job = Job(self, [*hosts("a", "b", "c"), "--store-copies", "3"], "spread", 7, 3_000_000)
         self.assertEqual([line["sound"] for line in job.said("sound", 3)], [True] * 3, job.errors)
         self.assertEqual(job.end(), 0, job.errors)
+
+    def lose_a_host(self, names, copies):
+        """A job of two workers on each host, of which the first host is killed once other hosts
+        have its part (or know of it); what all say that are there afterwards."""
+        job = Job(self, [*hosts(*names, slots=2), "--min", "1", "--restart", "--store-copies",
+                         copies], "outlive", 2 * len(names), copies, 7, 300_000, "GO")
+        kept = job.said("kept", 2 * len(names))
+        lost = [line["pid"] for line in kept if line["host"] == names[0]]
+        agent = job.agents()[names[0]]
+        for pid in [agent, *lost]:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(alive, [agent, *lost])), "the host is gone")
+        # The host comes back, with an empty store.
+        wait_until(lambda: job.agents().get(names[0], agent) != agent, "the agent is started again")
+        job.go.touch()
+        return job
+
+    def test_a_lost_host_is_restored_from_the_copies(self):
+        for names in (["a", "b"], ["a", "b", "c"]):
+            job = self.lose_a_host(names, "2")
+            found = job.said("gathered", 2 * len(names))
+            # Survivors, which have never lost it, and the replacements, which begin with nothing.
+            self.assertEqual({line["host"] for line in found}, set(names))
+            self.assertEqual({(line["gathered"], line["sound"]) for line in found}, {(7, True)})
+            job.stop()
+
+    def test_what_is_lost_with_a_host_is_named(self):
+        job = self.lose_a_host(["a", "b"], "1")
+        for line in job.said("error", 4):
+            # Rows 0 and 1 were host a's alone, and two tensors of which b never had anything.
+            self.assertIn("step 7: no host has", line["error"])
+            for gone in ("of tensor 'only/0' (written on host 0)",
+                         "of tensor 'only/1' (written on host 0)", "of tensor 'layer/w'"):
+                self.assertIn(gone, line["error"])
+            self.assertNotIn("only/2", line["error"])
+        job.stop()
+
+    def test_commands_reach_every_host(self):
+        job = Job(self, hosts("a", "b"), "hold", 7, 1000, "GO")
+        job.said("kept", 2)
+        listed = json.loads(self.succeed(job.store("ls", "--job", "train", "/", "--json")))
+        self.assertEqual([(v["host"], v["step"]) for v in listed], [("a", 7), ("b", 7)])
+        # Each host has a tensor of this name, and the first counts; --host chooses.
+        both = json.loads(self.succeed(job.store("ls", "--job", "train", "/7", "--json")))
+        self.assertEqual([version["host"] for version in both], ["a", "b"])
+        self.assertEqual(self.succeed(job.store("get", "--job", "train", "/7/layer/w")),
+                         bytes_of(7, 0, 1000))
+        for host in "ab":
+            on = ["--job", "train", "--host", host]
+            self.assertEqual(
+                self.succeed(job.store("get", *on, "/newest/layer/w", "--box", "0:1,990:1000")),
+                bytes_of(7, 990, 10))
+            self.assertIn(f"1000 of 1000 elements on host {host}".encode(),
+                          self.succeed(job.store("stat", *on, "/7/layer/w")))
+            self.assertIn(b"sound", self.succeed(job.store("verify", *on, "/7")))
+            file = str(job.folder / f"{host}.safetensors")
+            self.succeed(job.store("get", *on, "/7", "-o", file))
+            self.succeed(job.store("put", *on, "/8" if host == "a" else "/9", file))
+        listed = json.loads(self.succeed(job.store("ls", "--job", "train", "/", "--json")))
+        self.assertEqual([(v["host"], v["step"]) for v in listed],
+                         [("a", 7), ("a", 8), ("b", 7), ("b", 9)])
+        # Wherever it is.
+        self.assertEqual(self.succeed(job.store("get", "--job", "train", "/9/layer/w")),
+                         bytes_of(7, 0, 1000))
+        self.assertIn(b"sound", self.succeed(job.store("verify", "--job", "train", "/7")))
+        unknown = job.store("ls", "--job", "train", "--host", "moon", "/")
+        self.assertEqual(unknown.returncode, 1)
+        self.assertIn(b"has no host 'moon'; it has a, b", unknown.stderr)
+        (file,) = (job.folder / "pliant").glob("*.json")
+        entry = json.loads(file.read_text())
+        entry["stores"][1]["token"] = "0" * 64
+        file.write_text(json.dumps(entry))
+        stranger = job.store("ls", "--job", "train", "--host", "b", "/")
+        self.assertEqual(stranger.returncode, 1)
+        self.assertIn(b"the store of host 'b' refused: wrong token or job", stranger.stderr)
+        job.stop()
+
+    def test_a_host_that_has_gone_is_named(self):
+        # Whatever is started on b fails from then on.
+        flag = tempfile.NamedTemporaryFile()
+        self.addCleanup(flag.close)
+        launcher = (f"sh -c 'test -e {flag.name} || test $0 = a || exit 3; AT=$0 exec \"$@\"' "
+                    "{host}")
+        options = [*hosts("a", "b")[:-1], launcher, "--min", "1"]
+        job = Job(self, options, "hold", 7, 1000, "GO")
+        job.said("kept", 2)
+        flag.close()
+        agent = job.agents()["b"]
+        os.kill(agent, signal.SIGKILL)
+        on_b = lambda: job.store("ls", "--job", "train", "--host", "b", "/")
+        wait_until(lambda: b"host 'b' is gone" in on_b().stderr, "b is gone")
+        self.assertEqual(on_b().returncode, 1)
+        # The others are shown, and that one is missing is said.
+        done = job.store("ls", "--job", "train", "/", "--json")
+        self.assertEqual([v["host"] for v in json.loads(self.succeed(done))], ["a"])
+        self.assertIn(b"host 'b' is gone", done.stderr)
+        job.stop()
 
     def test_a_limit_is_an_error_of_the_writer(self):
         job = Job(self, ["-n", "1", "--store-limit", "1M"], "hold", 7, 2 << 20, "GO")
@@ -248,6 +397,49 @@ class Store(unittest.TestCase):
             done = subprocess.run([PROGRAM, "store", "verify", folder + "/localhost.safetensors"],
                                   capture_output=True, timeout=LIMIT_S)
             self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_killed_launcher_leaves_what_is_on_the_disk_and_nothing_else(self):
+        """Hosts of their own agents and one in the launcher itself."""
+        shared = set(os.listdir("/dev/shm"))
+        for place in (["-n", "2"], hosts("a", "b")):
+            with tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory() as files:
+                options = [*place, "--min", "1", "--store-dir", disk, "--store-copies", "2"]
+                job = Job(self, options, "hold", 7, 300_000, "GO", TMPDIR=files)
+                pids = [line["pid"] for line in job.said("kept", 2)]
+                names = ["localhost"] if "-n" in place else ["a", "b"]
+                on_disk = [f"{name}.safetensors" for name in names]
+                wait_until(lambda: sorted(os.listdir(disk)) == on_disk, "it is on the disk")
+                family = descendants(job.process.pid)
+                self.assertLess(set(pids), set(family))
+                self.assertGreaterEqual(len(store_memory(family)), len(names))
+                sockets = store_sockets(family)
+                self.assertEqual(len(sockets), len(names))
+                ports = listening(family)
+                self.assertGreaterEqual(len(ports), 2 * len(names))
+                job.process.kill()
+                job.end()
+                wait_until(lambda: not any(map(alive, family)), "all processes have ended")
+                self.assertEqual(sorted(os.listdir(disk)), on_disk)
+                self.assertEqual(os.listdir(files), [])
+                self.assertEqual(sockets & store_sockets(), set())
+                self.assertEqual(ports & listening(), set())
+                self.assertEqual([n for n in set(os.listdir("/dev/shm")) - shared
+                                  if "pliant" in n], [])
+                # Its private file is ignored, and goes with the next look.
+                self.assertEqual(job.store("ls", "--job", "train", "/").returncode, 1)
+                self.assertEqual(list((job.folder / "pliant").glob("*.json")), [])
+                # The next job begins with what is on the disk.
+                again = Job(self, options, "hold", 8, 1000, "GO")
+                again.said("kept", 2)
+                versions = again.store("ls", "--job", "train", "/", "--json")
+                self.assertLessEqual({(name, 7) for name in names},
+                                     {(v["host"], v["step"])
+                                      for v in json.loads(self.succeed(versions))})
+                self.assertEqual(
+                    self.succeed(again.store("get", "--job", "train", "/7/layer/w", "--host",
+                                             names[0])),
+                    bytes_of(7, 0, 300_000 * (2 if "-n" in place else 1)))
+                again.stop()
 
     def test_nothing_is_left_behind(self):
         before = set(os.listdir("/dev/shm"))

@@ -4,6 +4,12 @@
 //                                       then restores the newest version and checks all of it
 //   store_worker spread STEP BYTES      snapshots its share of a tensor, and waits until all of it
 //                                       can be restored on its own host
+//   store_worker outlive MEMBERS COPIES STEP BYTES FILE
+//                                       snapshots its row of a tensor and a tensor of its own, and
+//                                       says so once other hosts have them (or, with one copy, know
+//                                       of them); when FILE exists, reads all of the version from
+//                                       whichever hosts have it. One that replaces another only
+//                                       reads, the newest. All wait to be killed
 //   store_worker replace                the first of its slot snapshots its registered state and
 //                                       waits to be killed; the next restores it, and ends
 //   store_worker partial                rank 0 snapshots, nobody else does; all wait to be killed
@@ -12,6 +18,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <random>
@@ -20,6 +27,7 @@
 #include <vector>
 
 #include "pliant/base/checksum.h"
+#include "pliant/runtime/job_report.h"
 #include "pliant/runtime/session.h"
 
 namespace {
@@ -27,6 +35,7 @@ namespace {
 using pliant::Session;
 
 constexpr size_t kStateBytes = 1 << 20;
+constexpr pliant::Duration kPatience = std::chrono::seconds(50);
 
 void say(const std::string& fields) { std::cout << "{" << fields << "}" << std::endl; }
 
@@ -95,7 +104,7 @@ int hold(Session& session, uint64_t step, uint64_t bytes, const char* file) {
 int spread(Session& session, uint64_t step, uint64_t bytes) {
   const auto members = static_cast<uint64_t>(session.size());
   if (keep_row(session, step, bytes, members, static_cast<uint64_t>(session.rank())) != 0) return 1;
-  const pliant::Instant give_up = pliant::now() + std::chrono::seconds(50);
+  const pliant::Instant give_up = pliant::now() + kPatience;
   while (pliant::now() < give_up) {
     const auto version = session.restore(step);
     if (!version) return fail(version.error());
@@ -106,6 +115,99 @@ int spread(Session& session, uint64_t step, uint64_t bytes) {
   const int sound = check_rows(session, bytes, members);
   // The others' copies come out of this host's store.
   return session.barrier().ok() ? sound : 1;
+}
+
+// ---- Of a host that is lost -------------------------------------------------------------------
+
+constexpr uint64_t kOwnBytes = 1000;
+
+std::string own_tensor(uint64_t rank) { return "only/" + std::to_string(rank); }
+
+pliant::StorePlace own_place() {
+  const auto self = pliant::parse_peer_id(std::getenv("PLIANT_PEER"));
+  return {std::getenv("PLIANT_STORE"), std::getenv("PLIANT_JOB"), std::getenv("PLIANT_TOKEN"),
+          self->host};
+}
+
+// How many other hosts have this tensor, or know of it.
+size_t hosts_with(uint64_t step, const std::string& tensor, bool held) {
+  const pliant::Instant deadline = pliant::now() + std::chrono::seconds(20);
+  const auto peers = pliant::StoreClient(own_place()).hosts(deadline);
+  size_t count = 0;
+  for (size_t i = 0; peers && i < peers->size(); ++i) {
+    pliant::StorePlace place = own_place();
+    place.host = (*peers)[i].host;
+    place.endpoint = (*peers)[i].endpoint;
+    const auto look = pliant::StoreClient(place).look(step, deadline);
+    if (!look) continue;
+    count += std::ranges::any_of(look->parts, [&](const pliant::StoreOutline& part) {
+      return (part.held || !held) &&
+             std::ranges::any_of(part.manifest.tensors,
+                                 [&](const auto& info) { return info.name == tensor; });
+    });
+  }
+  return count;
+}
+
+int keep_both(Session& session, uint64_t members, uint64_t copies, uint64_t step, uint64_t bytes) {
+  const auto self = static_cast<uint64_t>(session.rank());
+  std::vector<std::byte> row(bytes);
+  for (uint64_t i = 0; i < bytes; ++i) row[i] = expected_at(step, self * bytes + i);
+  std::vector<std::byte> own(kOwnBytes);
+  for (uint64_t i = 0; i < kOwnBytes; ++i) own[i] = expected_at(step + self, i);
+  std::vector<pliant::SnapshotPiece> pieces(2);
+  pieces[0].tensor = {"layer/w", pliant::DType::kU8, {members, bytes}};
+  pieces[0].box = pliant::tensor::whole(pieces[0].tensor.shape);
+  pieces[0].box.begin[0] = self;
+  pieces[0].box.end[0] = self + 1;
+  pieces[0].elements = row;
+  pieces[1].tensor = {own_tensor(self), pliant::DType::kU8, {kOwnBytes}};
+  pieces[1].box = pliant::tensor::whole(pieces[1].tensor.shape);
+  pieces[1].elements = own;
+  const auto snapshot = session.snapshot(step, pieces);
+  if (!snapshot) return fail(snapshot.error());
+  if (const auto kept = snapshot->wait(); !kept.ok()) return fail(kept.error());
+  const auto host_count = pliant::StoreClient(own_place()).hosts(pliant::now() + kPatience);
+  const size_t enough = copies > 1 ? copies - 1 : host_count ? host_count->size() : 1;
+  while (hosts_with(step, own_tensor(self), copies > 1) < enough)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  say(fmt::format("\"kept\":{},\"rank\":{},\"pid\":{},\"host\":{}", step, self, getpid(),
+                  quoted(std::getenv("PLIANT_HOST"))));
+  return 0;
+}
+
+// Both tensors of everybody.
+int check_both(Session& session, uint64_t step, uint64_t members, uint64_t bytes) {
+  const auto version = session.gather(step);
+  if (!version) return fail(version.error());
+  const uint64_t found = (*version)->step();
+  bool sound = (*version)->verify().ok();
+  const auto check = [&](const std::string& name, uint64_t size, uint64_t first) {
+    std::vector<std::byte> all(size);
+    const auto number = (*version)->find(name);
+    const auto box = number ? pliant::tensor::whole((*version)->tensors()[*number].shape)
+                            : pliant::tensor::Box{};
+    sound = sound && number && (*version)->read(*number, box, all).ok();
+    for (uint64_t i = 0; i < size; ++i) sound = sound && all[i] == expected_at(first, i);
+  };
+  check("layer/w", members * bytes, found);
+  for (uint64_t rank = 0; rank < members; ++rank) check(own_tensor(rank), kOwnBytes, found + rank);
+  say(fmt::format("\"gathered\":{},\"sound\":{},\"pid\":{},\"host\":{}", found, sound, getpid(),
+                  quoted(std::getenv("PLIANT_HOST"))));
+  return sound ? 0 : 1;
+}
+
+int outlive(Session& session, char** words) {
+  const uint64_t members = std::stoull(words[2]);
+  const uint64_t step = std::stoull(words[4]);
+  const uint64_t bytes = std::stoull(words[5]);
+  const bool first = std::string(std::getenv("PLIANT_PEER")).ends_with("#1");
+  if (first) {
+    if (keep_both(session, members, std::stoull(words[3]), step, bytes) != 0) return 1;
+    wait_for_file(words[6]);
+  }
+  (void)check_both(session, first ? step : Session::kNewest, members, bytes);
+  while (true) pause();
 }
 
 // State that no other process makes.
@@ -172,6 +274,7 @@ int main(int count, char** words) {
     return hold(**session, std::stoull(words[2]), std::stoull(words[3]), words[4]);
   if (mode == "spread" && count == 4)
     return spread(**session, std::stoull(words[2]), std::stoull(words[3]));
+  if (mode == "outlive" && count == 7) return outlive(**session, words);
   if (mode == "replace") return replace(**session);
   if (mode == "partial") return partial(**session);
   if (mode == "again" && count == 3) return again(**session, std::stoull(words[2]));
