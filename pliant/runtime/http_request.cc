@@ -179,14 +179,19 @@ HttpParser::Answer HttpParser::next() {
   }
   HttpRequest request = std::move(*head_);
   head_.reset();
-  request.body = buffer_.substr(0, body_bytes_);
-  buffer_.erase(0, body_bytes_);
+  if (buffer_.size() == body_bytes_) {
+    request.body = std::exchange(buffer_, "");
+  } else {
+    request.body = buffer_.substr(0, body_bytes_);
+    buffer_.erase(0, body_bytes_);
+  }
   return request;
 }
 
 const char* http_reason(int status) {
   switch (status) {
     case 200: return "OK";
+    case 201: return "Created";
     case 202: return "Accepted";
     case 206: return "Partial Content";
     case 400: return "Bad Request";
@@ -201,6 +206,7 @@ const char* http_reason(int status) {
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
     case 503: return "Service Unavailable";
+    case 507: return "Insufficient Storage";
     case 505: return "HTTP Version Not Supported";
     default: return "Unknown";
   }

@@ -51,6 +51,10 @@ class HttpParser final {
   void feed(std::string_view bytes) { buffer_.append(bytes); }
   // The next request, if it is complete; call again until NeedMore. After a fault, no more.
   Answer next();
+  // The request whose body is still arriving, without it, and how long that will be; null if there
+  // is none.
+  const HttpRequest* head() const { return head_ ? &*head_ : nullptr; }
+  size_t body_bytes() const { return head_ ? body_bytes_ : 0; }
   // True if a request has begun to arrive.
   bool begun() const { return !buffer_.empty() || head_; }
 

@@ -38,6 +38,10 @@ ssize_t send_rest(const Fd& socket, const std::string& text, size_t from) {
   return ::send(socket.get(), text.data() + from, text.size() - from, MSG_NOSIGNAL);
 }
 
+HttpAnswer no_token() {
+  return http_error(401, "the job's token is missing or wrong: Authorization: Bearer TOKEN");
+}
+
 // An empty chunk would end the stream.
 std::string chunk_of(std::string_view text) {
   return text.empty() ? "" : fmt::format("{:x}\r\n{}\r\n", text.size(), text);
@@ -185,6 +189,13 @@ bool HttpServer::read_some(Id id, Connection& connection) {
 void HttpServer::serve_waiting(Id id, Connection& connection) {
   HttpParser::Answer parsed = connection.parser.next();
   if (const auto* more = std::get_if<HttpParser::NeedMore>(&parsed)) {
+    if (auto refusal = refuse_body(connection)) {
+      connection.ends = true;
+      put_answer(id, connection, std::move(*refusal));
+      set_deadline(id, connection, options_.idle_max);
+      flush(id, connection);
+      return;
+    }
     if (!more->expects_leave || connection.told_to_go_on) return;
     connection.told_to_go_on = true;
     connection.out += "HTTP/1.1 100 Continue\r\n\r\n";
@@ -192,6 +203,7 @@ void HttpServer::serve_waiting(Id id, Connection& connection) {
     return;
   }
   connection.told_to_go_on = false;
+  connection.admitted = false;
   connection.stamp = next_stamp_++;
   if (const auto* fault = std::get_if<HttpFault>(&parsed)) {
     fail(connection, *fault);
@@ -205,12 +217,25 @@ void HttpServer::serve_waiting(Id id, Connection& connection) {
   flush(id, connection);
 }
 
+// Why a body that has begun to arrive is not waited for.
+std::optional<HttpAnswer> HttpServer::refuse_body(Connection& connection) {
+  const HttpRequest* const head = connection.parser.head();
+  if (head == nullptr || connection.admitted) return std::nullopt;
+  if (!shows_token(*head)) return no_token();
+  connection.proven = true;
+  size_t arriving = 0;
+  for (const auto& [id, other] : connections_) arriving += other.parser.body_bytes();
+  if (arriving > options_.bodies_bytes_max)
+    return http_error(503, "too much is being sent at once; try again later");
+  connection.admitted = true;
+  return callbacks_.on_head ? callbacks_.on_head(*head) : std::nullopt;
+}
+
 HttpAnswer HttpServer::answer(Connection& connection, const HttpRequest& request) {
   const bool proven = shows_token(request);
   connection.proven = connection.proven || proven;
   const bool is_public = request.method == "GET" && options_.public_paths.contains(request.path);
-  if (!proven && !is_public)
-    return http_error(401, "the job's token is missing or wrong: Authorization: Bearer TOKEN");
+  if (!proven && !is_public) return no_token();
   return callbacks_.on_request(request);
 }
 

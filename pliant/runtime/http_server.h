@@ -2,9 +2,10 @@
 //
 // Everything is called, and every callback runs, with the loop held; so is the destructor, which
 // ends all streams. A service answers at once; it is therefore part of the loop's thread and must
-// not block. Whoever does not show the token gets 401, except for GET of the public paths. Nothing
-// is unbounded: head, body, connections, the time that a request may take to arrive and an answer
-// to be read, and what is kept for a slow reader of a stream.
+// not block. Whoever does not show the token gets 401, except for GET of the public paths, and
+// before more of a body is kept than came with its head. Nothing is unbounded: head, body, all
+// bodies together, connections, the time that a request may take to arrive and an answer to be
+// read, and what is kept for a slow reader of a stream.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct HttpOptions {
   std::string token;
   std::set<std::string> public_paths;
   HttpLimits limits;
+  size_t bodies_bytes_max = size_t{256} << 20;  // of requests that are arriving
   size_t connections_max = 64;
   Duration idle_max = std::chrono::seconds(30);     // between requests, and between two reads
   Duration request_max = std::chrono::seconds(10);  // from a request's first byte to its last
@@ -57,6 +59,9 @@ class HttpServer final {
  public:
   struct Callbacks {
     std::function<HttpAnswer(const HttpRequest&)> on_request;
+    // Before a body arrives: nothing to let it come, or the answer instead of it. Not asked if it
+    // came with its head.
+    std::function<std::optional<HttpAnswer>(const HttpRequest&)> on_head = {};
     // The reader of a stream is gone. Not called for streams that the destructor ends.
     std::function<void(HttpStreamId)> on_stream_closed;
   };
@@ -86,6 +91,7 @@ class HttpServer final {
     size_t out_sent_bytes = 0;  // of `out`
     bool proven = false;        // has shown the token once
     bool ends = false;          // after what is in `out`
+    bool admitted = false;      // the body that is arriving
     bool told_to_go_on = false;
     bool closing = false;  // its end is posted
     size_t discarded_bytes = 0;
@@ -102,6 +108,7 @@ class HttpServer final {
   void on_ready(Id id, uint32_t events);
   bool read_some(Id id, Connection& connection);
   void serve_waiting(Id id, Connection& connection);
+  std::optional<HttpAnswer> refuse_body(Connection& connection);
   HttpAnswer answer(Connection& connection, const HttpRequest& request);
   bool shows_token(const HttpRequest& request) const;
   void put_answer(Id id, Connection& connection, HttpAnswer answer);

@@ -139,6 +139,28 @@ TEST_F(HttpServerTest, ABodyMayWaitForLeave) {
   EXPECT_TRUE(client.receive_answer().ends_with("PUT /b abc"));
 }
 
+TEST_F(HttpServerTest, OfBodiesNothingIsKeptThatWillNotBeServed) {
+  HttpOptions options;
+  options.limits.body_bytes_max = 1 << 20;
+  options.bodies_bytes_max = 3 << 19;
+  open(options);
+  const auto put = [](const std::string& token) {
+    return "PUT /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + token +
+           "\r\nContent-Length: 1048576\r\n\r\n";
+  };
+  // A stranger is answered before the body comes.
+  EXPECT_TRUE(ask(put("wrong")).starts_with("HTTP/1.1 401"));
+  // So is one too many: the first body has half of the room and more.
+  RawClient first(server_->endpoint());
+  first.send(put("secret") + "x");
+  // Its head has been read when an answer to a later request is there.
+  EXPECT_TRUE(ask(get("/a")).starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(ask(put("secret")).starts_with("HTTP/1.1 503"));
+  first.send(std::string((1 << 20) - 1, 'y'));
+  EXPECT_TRUE(first.receive_answer().starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(served(), 2);
+}
+
 TEST_F(HttpServerTest, ALargeAnswerArrivesWhole) {
   open();
   RawClient client(server_->endpoint());
@@ -189,7 +211,9 @@ TEST_F(HttpServerTest, SlowRequestsEnd) {
   in_head.send("GET / HTT");
   EXPECT_TRUE(in_head.receive_all().starts_with("HTTP/1.1 408"));
   RawClient in_body(server_->endpoint());
-  in_body.send("PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nab");
+  in_body.send(
+      "PUT / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
+      "Content-Length: 3\r\n\r\nab");
   EXPECT_TRUE(in_body.receive_all().starts_with("HTTP/1.1 408"));
 }
 

@@ -7,8 +7,10 @@
 #include <optional>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "pliant/base/checksum.h"
 #include "pliant/base/text.h"
 
 namespace pliant {
@@ -174,7 +176,112 @@ Json list_json(const Vault& vault, const std::string& host) {
   return object;
 }
 
+// ---- Putting ----------------------------------------------------------------------------------
+
+// What a PUT wants to make.
+struct Wanted {
+  uint64_t step = 0;
+  TensorInfo info;
+};
+
+Result<std::vector<uint64_t>> parse_shape(std::string_view text) {
+  std::vector<uint64_t> shape;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(','));
+    const auto extent = parse_number(word);
+    const bool ends_in_comma = text.size() == word.size() + 1;
+    if (!extent || ends_in_comma)
+      return invalid("shape is the tensor's extents with commas between them, as in 4,6");
+    shape.push_back(*extent);
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+  }
+  return shape;
+}
+
+HttpAnswer not_allowed(const HttpRequest& request, const char* allowed) {
+  HttpAnswer refusal =
+      http_error(405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method));
+  refusal.fields.emplace_back("Allow", allowed);
+  return refusal;
+}
+
+// The manifest of one tensor; refuses names, shapes and sizes that no collection has.
+Result<store::Manifest> manifest_of(const TensorInfo& info) {
+  const auto collection = tensor::Collection::make({info});
+  if (!collection) return collection.error();
+  store::Manifest manifest;
+  manifest.tensors = {info};
+  manifest.pieces = {{0, tensor::whole(info.shape), 0, 0}};
+  PLIANT_TRY(place_pieces(manifest));
+  PLIANT_TRY(check(manifest));
+  return manifest;
+}
+
+// All that can be said of a PUT without its body.
+std::variant<Wanted, HttpAnswer> read_put(const Vault& vault, const HttpRequest& request) {
+  std::string_view path = request.path;
+  path.remove_prefix(std::min(path.size(), kRoot.size() + 1));
+  const size_t slash = path.find('/');
+  if (slash == std::string_view::npos || slash + 1 == path.size())
+    return not_allowed(request, "GET");
+  const auto step = parse_number(path.substr(0, slash));
+  if (!step || *step == Vault::kNewest)
+    return http_error(400, fmt::format("'{}' is no step", path.substr(0, slash)));
+  const auto asked = [&](const char* name) -> std::optional<std::string> {
+    const auto at = request.query.find(name);
+    return at == request.query.end() ? std::nullopt : std::optional(at->second);
+  };
+  const auto dtype = parse_dtype(asked("dtype").value_or(""));
+  if (!dtype) return http_error(400, "dtype: " + dtype.error().message);
+  if (!asked("shape")) return http_error(400, "shape is missing; that of a scalar is empty");
+  auto shape = parse_shape(*asked("shape"));
+  if (!shape) return http_error(400, shape.error().message);
+  Wanted wanted{*step, {std::string(path.substr(slash + 1)), *dtype, std::move(*shape)}};
+  const auto manifest = manifest_of(wanted.info);
+  if (!manifest) return http_error(400, manifest.error().message);
+  const auto length = parse_number(request.field("content-length"));
+  if (!length) return http_error(411, "send the elements with a Content-Length");
+  if (*length != wanted.info.bytes())
+    return http_error(400, fmt::format("{} has {} bytes, not {}", to_string(wanted.info),
+                                       wanted.info.bytes(), *length));
+  if (vault.find(*step))
+    return http_error(409, fmt::format("there is a version of step {} already", *step));
+  return wanted;
+}
+
+Status keep_tensor(Vault& vault, const Wanted& wanted, Bytes elements) {
+  auto manifest = manifest_of(wanted.info);
+  if (!manifest) return manifest.error();
+  auto draft = store::VaultDraft::make(manifest->memory_bytes);
+  if (!draft) return draft.error();
+  PLIANT_TRY(draft->write(manifest->pieces[0].offset, elements));
+  auto memory = draft->seal();
+  if (!memory) return memory.error();
+  manifest->pieces[0].checksum = checksum64(elements);
+  return vault.add({.step = wanted.step}, {std::move(*manifest), std::move(*memory)});
+}
+
+HttpAnswer put_tensor(Vault& vault, const std::string& host, const HttpRequest& request) {
+  const auto read = read_put(vault, request);
+  if (const auto* refusal = std::get_if<HttpAnswer>(&read)) return *refusal;
+  const Wanted& wanted = std::get<Wanted>(read);
+  const Status kept = keep_tensor(vault, wanted, std::as_bytes(std::span(request.body)));
+  if (!kept.ok() && kept.code() == Code::kOverloaded) return http_error(507, kept.error().message);
+  // Members of the job are writing this step.
+  if (!kept.ok()) return http_error(409, kept.error().message);
+  HttpAnswer answer = json_answer(to_json(host, summary_of(**vault.find(wanted.step))));
+  answer.status = 201;
+  return answer;
+}
+
 }  // namespace
+
+std::optional<HttpAnswer> refuse_store_body(const Vault& vault, const HttpRequest& head) {
+  if (head.method != "PUT" || !head.path.starts_with(kRoot)) return std::nullopt;
+  auto read = read_put(vault, head);
+  if (auto* refusal = std::get_if<HttpAnswer>(&read)) return std::move(*refusal);
+  return std::nullopt;
+}
 
 VersionOutline outline_of(std::string host, const StoreLook& look) {
   VersionOutline outline{
@@ -244,15 +351,12 @@ Result<Box> parse_box(std::string_view text, const TensorInfo& info) {
   return box;
 }
 
-HttpAnswer answer_store(const Vault& vault, const std::string& host, const HttpRequest& request) {
+HttpAnswer answer_store(Vault& vault, const std::string& host, const HttpRequest& request) {
   std::string_view path = request.path;
   if (!path.starts_with(kRoot) || (path.size() > kRoot.size() && path[kRoot.size()] != '/'))
     return http_error(404, "there is nothing at " + request.path);
-  if (request.method != "GET") {
-    HttpAnswer refusal = http_error(405, fmt::format("{} takes GET, not {}", path, request.method));
-    refusal.fields.emplace_back("Allow", "GET");
-    return refusal;
-  }
+  if (request.method == "PUT") return put_tensor(vault, host, request);
+  if (request.method != "GET") return not_allowed(request, "GET, PUT");
   path.remove_prefix(std::min(path.size(), kRoot.size() + 1));
   if (path.empty()) return json_answer(list_json(vault, host));
   const size_t slash = path.find('/');

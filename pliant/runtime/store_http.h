@@ -1,8 +1,10 @@
 // The store of a host as people and tools see it over HTTP: versions and tensors as JSON, elements
-// as bytes (docs/STORE.md). Pure; called with whatever guards the vault held.
+// as bytes in both directions (docs/STORE.md). Touches nothing but the vault; called with whatever
+// guards it held.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,12 +16,14 @@
 
 namespace pliant {
 
-// The most bytes of a tensor in one answer; more are asked for range by range.
+// The most bytes of a tensor in one answer; more are asked for range by range. And in one request.
 inline constexpr uint64_t kStoreAnswerBytesMax = uint64_t{64} << 20;
 
-// GET /v1/store, /v1/store/STEP, /v1/store/STEP/TENSOR. STEP may be "newest".
-HttpAnswer answer_store(const store::Vault& vault, const std::string& host,
-                        const HttpRequest& request);
+// GET /v1/store, /v1/store/STEP, /v1/store/STEP/TENSOR, where STEP may be "newest"; PUT
+// /v1/store/STEP/TENSOR?dtype=f32&shape=4,6, which makes a version of this one tensor.
+HttpAnswer answer_store(store::Vault& vault, const std::string& host, const HttpRequest& request);
+// For HttpServer::Callbacks::on_head: what is wrong with a PUT can be told before its body comes.
+std::optional<HttpAnswer> refuse_store_body(const store::Vault& vault, const HttpRequest& head);
 
 // "0:4,8:16", ":" for all of a dimension, "3:" and ":3"; for a tensor of that shape.
 Result<store::Box> parse_box(std::string_view text, const store::TensorInfo& info);

@@ -28,7 +28,7 @@ class StoreHttpTest : public testing::Test {
             .ok());
   }
   HttpAnswer get(const std::string& path, const std::map<std::string, std::string>& query = {},
-                 const std::string& range = "") const {
+                 const std::string& range = "") {
     HttpRequest request;
     request.method = "GET";
     request.path = path;
@@ -95,6 +95,35 @@ TEST_F(StoreHttpTest, WhatIsNotThereIsSaid) {
   request.method = "PUT";
   request.path = "/v1/store";
   EXPECT_EQ(answer_store(vault_, "host", request).status, 405);
+}
+
+TEST_F(StoreHttpTest, PutsATensorAsAVersion) {
+  const std::string body = bytes_of(box_of({{0, 4}, {0, 6}}));
+  HttpRequest request;
+  request.method = "PUT";
+  request.path = "/v1/store/8/new/w";
+  request.query = {{"dtype", "i32"}, {"shape", "4,6"}};
+  request.fields["content-length"] = std::to_string(body.size());
+  EXPECT_FALSE(refuse_store_body(vault_, request).has_value());
+  request.body = body;
+  EXPECT_EQ(answer_store(vault_, "host", request).status, 201);
+  EXPECT_EQ(get("/v1/store/8/new/w").body, body);
+  EXPECT_TRUE((*vault_.find(8))->verify().ok());
+  // Once more, and over one that members wrote.
+  EXPECT_EQ(refuse_store_body(vault_, request)->status, 409);
+  request.path = "/v1/store/7/new/w";
+  EXPECT_EQ(answer_store(vault_, "host", request).status, 409);
+  // And while members write it.
+  ASSERT_TRUE(
+      vault_.add({9, 2, 0, 2}, store::part_of({counted("half", {4}, box_of({{0, 2}}))})).ok());
+  request.path = "/v1/store/9/new/w";
+  EXPECT_EQ(answer_store(vault_, "host", request).status, 409);
+  request.path = "/v1/store/10/new/w";
+  request.fields["content-length"] = "95";
+  EXPECT_EQ(refuse_store_body(vault_, request)->status, 400);
+  request.fields.erase("content-length");
+  EXPECT_EQ(refuse_store_body(vault_, request)->status, 411);
+  EXPECT_EQ(vault_.versions().size(), 2U);
 }
 
 }  // namespace

@@ -57,12 +57,18 @@ Status StoreService::start() {
     HttpOptions http;
     http.address = *address;
     http.token = options_.token;
-    auto server = HttpServer::open(loop_, std::move(http),
-                                   {.on_request =
-                                        [this](const HttpRequest& request) {
-                                          return answer_store(vault_, options_.host_name, request);
-                                        },
-                                    .on_stream_closed = [](HttpStreamId) {}});
+    http.limits.body_bytes_max = kStoreAnswerBytesMax;
+    http.request_max = options_.frame_max;
+    auto server = HttpServer::open(
+        loop_, std::move(http),
+        {.on_request =
+             [this](const HttpRequest& request) {
+               HttpAnswer answer = answer_store(vault_, options_.host_name, request);
+               spill();
+               return answer;
+             },
+         .on_head = [this](const HttpRequest& head) { return refuse_store_body(vault_, head); },
+         .on_stream_closed = [](HttpStreamId) {}});
     if (!server) return server.error();
     http_ = std::move(*server);
     endpoint_ = http_->endpoint();

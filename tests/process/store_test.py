@@ -227,6 +227,64 @@ class Store(unittest.TestCase):
         job.go.touch()
         self.assertEqual(job.end(), 0, job.errors)
 
+    def test_tools_put_tensors_over_http_with_the_token(self):
+        job = Job(self, ["-n", "1", "--store-limit", "90M"], "hold", 7, 1000, "GO")
+        job.said("kept")
+        entry = job.entry()
+        address = entry["endpoint"].rsplit(":", 1)
+
+        def exchange(target, body=b"", length=None, token=entry["token"], sent=None):
+            """Status and text of the answer; `sent` of the body, then our end is closed."""
+            with socket.create_connection((address[0], int(address[1])), LIMIT_S) as line:
+                length = len(body) if length is None else length
+                sized = "" if length is False else f"Content-Length: {length}\r\n"
+                line.sendall(f"PUT {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                             f"Authorization: Bearer {token}\r\n{sized}\r\n".encode())
+                line.sendall(body if sent is None else body[:sent])
+                if sent is not None:
+                    line.shutdown(socket.SHUT_WR)
+                answer = b""
+                try:
+                    while more := line.recv(65536):
+                        answer += more
+                except ConnectionResetError:
+                    pass
+            return int(answer.split()[1]) if answer else 0, answer
+
+        content = bytes_of(3, 0, 4 * 6 * 4)
+        at = "/v1/store/20/new/w?dtype=f32&shape=4,6"
+        # Nothing of these is kept, nor of what is too large or for strangers even read.
+        for code, target, more in [
+                (400, at, {"length": 95}), (400, at, {"body": content[:-1]}),
+                (400, "/v1/store/20/new/w?dtype=f31&shape=4,6", {}),
+                (400, "/v1/store/20/new/w?shape=4,6", {}),
+                (400, "/v1/store/20/new/w?dtype=f32", {}),
+                (400, "/v1/store/20/new/w?dtype=f32&shape=4,6,", {}),
+                (400, "/v1/store/20/new/w?dtype=f32&shape=4,-6", {}),
+                (400, f"/v1/store/20/new/w?dtype=f32&shape={1 << 62},{1 << 62}", {}),
+                (400, "/v1/store/newest/new/w?dtype=f32&shape=4,6", {}),
+                (405, "/v1/store/20?dtype=f32&shape=4,6", {}),
+                (401, at, {"token": "0" * 64}), (401, at, {"token": "0" * 64, "length": 60 << 20}),
+                (411, at, {"length": False}), (413, at, {"length": 65 << 20}),
+                (409, "/v1/store/7/new/w?dtype=f32&shape=4,6", {}),
+                (0, at, {"sent": 50})]:
+            found, answer = exchange(target, **{"body": content, **more})
+            self.assertEqual(found, code, (target, more, answer))
+        self.assertEqual(job.versions(), [7])
+        self.assertEqual(exchange(at, content)[0], 201)
+        self.assertEqual(job.versions(), [7, 20])
+        self.assertEqual(self.succeed(job.store("get", "--job", "train", "/20/new/w")), content)
+        self.assertIn(b"sound", self.succeed(job.store("verify", "--job", "train", "/20")))
+        self.assertEqual(exchange(at, content)[0], 409)
+        # Larger than what is read at once; and then there is no room for a second one beside it.
+        large = bytes_of(1, 0, 1 << 20) * 60
+        put = lambda step: exchange(f"/v1/store/{step}/big?dtype=u8&shape={len(large)}", large)
+        self.assertEqual(put(21)[0], 201)
+        self.assertEqual(put(22)[0], 507)
+        self.assertEqual(job.versions()[-1], 21)
+        self.assertEqual(self.succeed(job.store("get", "--job", "train", "/21/big")), large)
+        job.stop()
+
     def test_a_killed_worker_is_replaced_and_finds_its_state(self):
         job = Job(self, ["-n", "1", "--min", "1", "--restart"], "replace")
         (first,) = job.said("kept")
