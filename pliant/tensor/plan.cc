@@ -328,6 +328,10 @@ Result<Plan> make_plan(const Layout& from, const Layout& to, const PlanOptions& 
   if (!seating) return seating.error();
   if (!(options.speeds.host > 0) || !(options.speeds.network > 0))
     return invalid("the speeds of links are more than zero");
+  const std::vector<bool>& chosen = options.tensors;
+  if (!chosen.empty() && chosen.size() != to.collection().size())
+    return invalid(fmt::format("tensors: {} are marked, but there are {}", chosen.size(),
+                               to.collection().size()));
   Plan plan;
   plan.collection = to.shared_collection();
   plan.from_ranks = from.mesh().size();
@@ -335,10 +339,12 @@ Result<Plan> make_plan(const Layout& from, const Layout& to, const PlanOptions& 
   plan.members = std::move(seating->members);
   plan.to_hosts = std::move(seating->hosts);
   Planner planner(from, to, plan, givers, options.wire);
-  for (const uint32_t tensor : order_of(to.collection()))
+  for (const uint32_t tensor : order_of(to.collection())) {
+    if (!chosen.empty() && !chosen[tensor]) continue;
     if (const Status added = planner.add(tensor, (*places)[tensor]); !added.ok())
       return invalid(
           fmt::format("tensor '{}': {}", to.collection()[tensor].name, added.error().message));
+  }
   planner.finish(options.speeds);
   return plan;
 }

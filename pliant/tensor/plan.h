@@ -39,6 +39,9 @@ struct PlanOptions {
   // number.
   std::vector<Rank> members = {};
   std::vector<Rank> lost = {};  // old ranks whose memory is gone
+  // Of each tensor of the new layout, whether it is planned; empty: all are. The others come from
+  // elsewhere.
+  std::vector<bool> tensors = {};
   enum class Wire : uint8_t {
     kOnceARank,  // each rank fetches what its host lacks
     kOnceAHost,  // one rank of a host does, and the others take it from there: Plan::relays

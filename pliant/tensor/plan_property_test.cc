@@ -155,6 +155,37 @@ TEST(PlanProperty, AfterLossesEveryElementIsBroughtOrNamedAsGone) {
   EXPECT_GT(incomplete, kWorlds / 30);
 }
 
+// Some tensors in one plan and the others in another: together they are the plan of all, but for
+// who gives what several have.
+TEST(PlanProperty, TensorsCanBePlannedApart) {
+  for (uint64_t seed = 1; seed <= kWorlds / 3; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomWorld world(seed);
+    const Layout a = make_layout(world.random_spec(), world.collection());
+    const Layout b = make_layout(world.random_spec(), world.collection());
+    PlanOptions options{.members = random_members(a.mesh(), b.mesh(), world.chance())};
+    options.lost.push_back(static_cast<Rank>(world.chance().below(a.mesh().size())));
+    const auto all = make_plan(a, b, options);
+    for (size_t i = 0; i < b.collection().size(); ++i)
+      options.tensors.push_back(world.chance().percent(50));
+    const auto some = make_plan(a, b, options);
+    std::vector<bool> chosen = options.tensors;
+    options.tensors.flip();
+    const auto others = make_plan(a, b, options);
+    ASSERT_TRUE(all.ok() && some.ok() && others.ok());
+    for (const Move& move : some->moves) ASSERT_TRUE(chosen[move.tensor]);
+    for (const Gone& gone : some->gone) ASSERT_TRUE(chosen[gone.tensor]);
+    for (const Move& move : others->moves) ASSERT_FALSE(chosen[move.tensor]);
+    ASSERT_EQ(all->gone.size(), some->gone.size() + others->gone.size());
+    const auto sum = [&](uint64_t PlanTotals::*bytes) {
+      return some->totals.*bytes + others->totals.*bytes;
+    };
+    ASSERT_EQ(all->totals.bytes_total, sum(&PlanTotals::bytes_total));
+    ASSERT_EQ(all->totals.bytes_moved, sum(&PlanTotals::bytes_moved));
+    ASSERT_EQ(all->totals.bytes_in_place, sum(&PlanTotals::bytes_in_place));
+  }
+}
+
 TEST(PlanProperty, LayoutsSurviveTheirTextForm) {
   for (uint64_t seed = 1; seed <= kWorlds / 3; ++seed) {
     SCOPED_TRACE(seed);

@@ -236,6 +236,9 @@ TEST(PlanAfterALoss, WhatIsGoneIsNamedExactly) {
   const auto wrong = make_plan(before, before, {.lost = {4}});
   ASSERT_FALSE(wrong.ok());
   EXPECT_NE(wrong.error().message.find("no rank 4; it has 0 to 3"), std::string::npos);
+  const auto marks = make_plan(before, before, {.tensors = {true, false}});
+  ASSERT_FALSE(marks.ok());
+  EXPECT_NE(marks.error().message.find("2 are marked, but there are 1"), std::string::npos);
 }
 
 // ---- Bad input ----------------------------------------------------------------------------------
