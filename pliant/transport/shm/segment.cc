@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 
 #include "pliant/base/bytes.h"
@@ -116,7 +117,7 @@ Result<std::span<std::byte>> Segment::allocate(size_t bytes) {
   const auto [offset, room] = *at;
   free_.erase(at);
   if (room > size) free_.emplace(offset + size, room - size);
-  used_.emplace(offset, size);
+  used_.emplace(offset, bytes);
   return std::span(base_ + offset + stagger_, bytes);
 }
 
@@ -124,7 +125,8 @@ void Segment::release(std::byte* memory) {
   const std::lock_guard guard(mutex_);
   const auto at = used_.find(static_cast<size_t>(memory - base_) - stagger_);
   PLIANT_CHECK(at != used_.end(), "release() of memory that allocate() did not give");
-  auto [offset, size] = *at;
+  const size_t offset = at->first;
+  size_t size = round_up(at->second + stagger_);
   used_.erase(at);
   // Gives the pages back and makes the next owner see zeroes.
   PLIANT_CHECK(fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -145,8 +147,17 @@ void Segment::release(std::byte* memory) {
 }
 
 void Segment::discard(std::span<std::byte> part) {
-  const uint64_t begin = (offset_of(part.data()) + kPage - 1) / kPage * kPage;
-  const uint64_t end = offset_of(part.data() + part.size()) / kPage * kPage;
+  uint64_t begin = offset_of(part.data());
+  uint64_t end = begin + part.size();
+  {
+    const std::lock_guard guard(mutex_);
+    const auto above = used_.upper_bound(begin);
+    PLIANT_CHECK(above != used_.begin(), "discard() of memory that allocate() did not give");
+    const auto [offset, bytes] = *std::prev(above);
+    const uint64_t first = offset + stagger_;
+    begin = begin == first ? offset : round_up(begin);
+    end = end == first + bytes ? offset + round_up(bytes + stagger_) : end / kPage * kPage;
+  }
   if (begin >= end) return;
   PLIANT_CHECK(fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                          static_cast<off_t>(end - begin)) == 0);

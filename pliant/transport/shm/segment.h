@@ -65,6 +65,7 @@ class Segment {
   Result<std::span<std::byte>> allocate(size_t bytes);
   void release(std::byte* memory);
   // Gives the pages back that lie in this part of an allocation, which stays; they read as zeroes.
+  // No other allocation shares them: those at its ends go with its first and last byte.
   void discard(std::span<std::byte> part);
   // True if [data, data + bytes) lies inside the heap; then offset_of() tells peers where.
   bool contains(const void* data, size_t bytes) const;
@@ -81,7 +82,7 @@ class Segment {
   const size_t size_;
   size_t stagger_ = 0;             // where in its first page an allocation starts
   std::mutex mutex_;               // guards the two maps of the heap
-  std::map<size_t, size_t> used_;  // offset -> bytes
+  std::map<size_t, size_t> used_;  // offset -> bytes that were asked for
   std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are always merged
 };
 
