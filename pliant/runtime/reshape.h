@@ -8,8 +8,12 @@
 // stand side by side until all members have everything. An error on any member, a death included,
 // leaves the old layout as it was on all; after the next view (Session::begin_step) the survivors
 // call reshape() again, with a layout for as many. Members that a death has overtaken at the very
-// end may come out of it with different layouts: each is complete, all keep both, and the next
-// reshape() goes on from the one that all have.
+// end may come out of it with different layouts: each is complete, whoever does not know yet has
+// both, and the next reshape() goes on from the one that all have.
+//
+// With extra_bytes_max it is atomic batch by batch. After a failure in the middle some tensors are
+// in the new layout and the others in the old one (ShardedState::is_split), on all members the same
+// ones. The survivors call reshape() again just so; it takes each tensor from where it is.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +40,17 @@ struct ReshapeOptions {
   int threads = 0;  // of this member, for copies; 0: its share of the host's cores
   // Bytes that this member has and is to have; called by the calling thread, now and then.
   std::function<void(uint64_t done, uint64_t total)> on_progress = {};
-  // Where there is no room for both layouts: they are exchanged tensor by tensor, and each member
-  // uses at most so many bytes besides the larger of the two. The old layout is consumed by that: a
-  // member that fails in the middle has an empty() state afterwards, and what others do not have
-  // must come from a snapshot. So it is refused unless has_snapshot. Equal on all members.
+  // Where there is no room for both layouts: tensors are exchanged in batches, and each member uses
+  // at most so many bytes besides the larger of the two; what a batch came from is given back when
+  // all members have the batch. Pages count whole, and messages between hosts need up to 32 MiB of
+  // their own. Equal on all members, as has_snapshot is.
+  //
+  // A member that dies in the middle takes with it what it alone had. So, unless there is a
+  // snapshot to restore it from, it is refused if an element is on one rank alone, in the old
+  // layout or in the new one. A call that recovers from such a death may be given a limit too: it
+  // goes in batches likewise, and a further death costs no more than it would cost anyway, that is,
+  // elements of which it was the last holder. Not more is asked of it: ranks that have died count
+  // as holders.
   std::optional<uint64_t> extra_bytes_max = {};
   bool has_snapshot = false;
   // If parts of the state died with their last holders: all of them, which a snapshot must bring.

@@ -18,29 +18,43 @@ constexpr size_t kKindsMax = 64;
 
 using Amounts = std::vector<std::pair<Rank, uint64_t>>;  // bytes by rank
 
-// What each tensor brings to new ranks, and frees on old ones.
+// What each tensor brings to new ranks, and frees on them.
 struct Flows {
+  size_t ranks = 0;
   std::vector<Amounts> brings;
   std::vector<Amounts> frees;
 };
 
-Flows flows_of(const tensor::Plan& plan, const tensor::Layout& from) {
-  const tensor::Collection& tensors = *plan.collection;
-  Flows flows{std::vector<Amounts>(tensors.size()), std::vector<Amounts>(tensors.size())};
+void add_flows(const BatchOrigin& origin, Flows& flows) {
+  const tensor::Plan& plan = origin.plan;
   for (const tensor::Move& move : plan.moves) {
     Amounts& ranks = flows.brings[move.tensor];
     // Moves are sorted by rank.
     if (ranks.empty() || ranks.back().first != move.to) ranks.emplace_back(move.to, 0);
     ranks.back().second += plan.bytes_of(move);
   }
+  std::vector<Rank> new_rank(plan.from_ranks, -1);
+  for (size_t rank = 0; rank < plan.members.size(); ++rank)
+    if (plan.members[rank] != tensor::kNewcomer)
+      new_rank[static_cast<size_t>(plan.members[rank])] = static_cast<Rank>(rank);
+  const tensor::Collection& tensors = *plan.collection;
   for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    if (!origin.has(tensor)) continue;
     std::map<Rank, uint64_t> bytes;
-    const size_t old = from.collection().find(tensors[tensor].name).value();
-    for (const tensor::Shard& shard : from.placement(old).shards)
-      for (const Rank rank : shard.holders)
-        bytes[rank] += volume(shard.box) * size_of(tensors[tensor].dtype);
+    const size_t old = origin.from.collection().find(tensors[tensor].name).value();
+    for (const tensor::Shard& shard : origin.from.placement(old).shards)
+      for (const Rank holder : shard.holders)
+        if (const Rank rank = new_rank[static_cast<size_t>(holder)]; rank >= 0)
+          bytes[rank] += volume(shard.box) * size_of(tensors[tensor].dtype);
     flows.frees[tensor].assign(bytes.begin(), bytes.end());
   }
+}
+
+Flows flows_of(std::span<const BatchOrigin> origins) {
+  const size_t tensors = origins[0].plan.collection->size();
+  Flows flows{origins[0].plan.to_ranks, std::vector<Amounts>(tensors),
+              std::vector<Amounts>(tensors)};
+  for (const BatchOrigin& origin : origins) add_flows(origin, flows);
   return flows;
 }
 
@@ -48,15 +62,13 @@ Flows flows_of(const tensor::Plan& plan, const tensor::Layout& from) {
 struct Load {
   std::vector<uint64_t> held;
   std::vector<uint64_t> limit;
-  std::vector<Rank> new_rank;  // of old ranks, or -1
 
   uint64_t& held_by(Rank rank) { return held[static_cast<size_t>(rank)]; }
   void bring(const Amounts& amounts) {
     for (const auto& [rank, bytes] : amounts) held_by(rank) += bytes;
   }
   void free(const Amounts& amounts) {
-    for (const auto& [old, bytes] : amounts)
-      if (const Rank rank = new_rank[static_cast<size_t>(old)]; rank >= 0) held_by(rank) -= bytes;
+    for (const auto& [rank, bytes] : amounts) held_by(rank) -= bytes;
   }
   // How far the member for which it is the tightest would be above its limit; negative: below.
   int64_t excess_with(const Amounts& amounts) const {
@@ -70,16 +82,9 @@ struct Load {
   }
 };
 
-Load load_of(const tensor::Plan& plan, const Flows& flows, uint64_t extra_bytes_max) {
-  Load load{std::vector<uint64_t>(plan.to_ranks), std::vector<uint64_t>(plan.to_ranks),
-            std::vector<Rank>(plan.from_ranks, -1)};
-  for (size_t rank = 0; rank < plan.members.size(); ++rank)
-    if (plan.members[rank] != tensor::kNewcomer)
-      load.new_rank[static_cast<size_t>(plan.members[rank])] = static_cast<Rank>(rank);
-  for (const Amounts& amounts : flows.frees)
-    for (const auto& [old, bytes] : amounts)
-      if (const Rank rank = load.new_rank[static_cast<size_t>(old)]; rank >= 0)
-        load.held_by(rank) += bytes;
+Load load_of(const Flows& flows, uint64_t extra_bytes_max) {
+  Load load{std::vector<uint64_t>(flows.ranks), std::vector<uint64_t>(flows.ranks)};
+  for (const Amounts& amounts : flows.frees) load.bring(amounts);
   for (const Amounts& amounts : flows.brings)
     for (const auto& [rank, bytes] : amounts) load.limit[static_cast<size_t>(rank)] += bytes;
   for (size_t rank = 0; rank < load.held.size(); ++rank)
@@ -165,10 +170,10 @@ class Spread {
 
 }  // namespace
 
-Result<Batches> cut_into_batches(const tensor::Plan& plan, const tensor::Layout& from,
-                                 uint64_t extra_bytes_max) {
-  const Flows flows = flows_of(plan, from);
-  Load load = load_of(plan, flows, extra_bytes_max);
+Result<Batches> cut_into_batches(std::span<const BatchOrigin> origins, uint64_t extra_bytes_max) {
+  const Flows flows = flows_of(origins);
+  const tensor::Collection& tensors = *origins[0].plan.collection;
+  Load load = load_of(flows, extra_bytes_max);
   Batches batches{std::vector<uint32_t>(flows.brings.size()), 1};
   std::vector<uint32_t> open;  // the tensors of the batch that is being filled
   for (const uint32_t tensor : Spread(flows, load).order()) {
@@ -181,7 +186,7 @@ Result<Batches> cut_into_batches(const tensor::Plan& plan, const tensor::Layout&
     if (const int64_t excess = load.excess_with(brings); excess > 0)
       return invalid(
           fmt::format("{} of additional memory are too little for '{}': allow at least {}",
-                      human_bytes(extra_bytes_max), (*plan.collection)[tensor].name,
+                      human_bytes(extra_bytes_max), tensors[tensor].name,
                       human_bytes(extra_bytes_max + static_cast<uint64_t>(excess))));
     load.bring(brings);
     batches.of_tensor[tensor] = batches.count - 1;

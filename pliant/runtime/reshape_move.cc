@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <deque>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "pliant/runtime/reshape_call.h"
@@ -33,35 +34,48 @@ Status Reshape::prepare() {
 }
 
 Status Reshape::allocate() {
-  part_->generation = newest_ + 1;
   if (options_.extra_bytes_max) state_.drop_spare();
-  PLIANT_TRY(state_.fill_part(*part_));
-  scene_->target = &part_->holding;
-  for (const auto& buffer : part_->buffers) {
-    const bool is_kept = buffer.use_count() > 1;
-    scene_->target_buffers.push_back(buffer->memory.data());
-    scene_->is_kept.push_back(is_kept);
-    if (!is_kept) report_.peak_extra_bytes += buffer->memory.size();
+  ShardedState::Next& next = state_.next_.emplace(ShardedState::Next{
+      .part = std::move(*part_), .batch_of = batches_.of_tensor, .batches = batches_.count});
+  PLIANT_TRY(state_.fill_part(next.part));
+  std::vector<std::byte*> buffers;
+  std::vector<bool> is_kept;
+  for (const auto& buffer : next.part.buffers) {
+    buffers.push_back(buffer->memory.data());
+    is_kept.push_back(buffer.use_count() > 1);
   }
-  if (part_->rank >= 0)
-    for (const tensor::Move& move : plan_.moves_to(part_->rank)) {
-      const tensor::Piece* const piece = part_->holding.find(move.tensor, plan_.boxes[move.box]);
-      if (piece != nullptr && !scene_->is_kept[piece->buffer]) total_bytes_ += plan_.bytes_of(move);
+  for (Origin& origin : origins_) {
+    ReshapeScene& scene = origin.scene.emplace(
+        ReshapeScene{.session = session_, .plan = origin.plan, .from = origin.layout});
+    scene.givers = origin.givers;
+    scene.takers = seats_;
+    scene.old_rank = origin.part.rank;
+    scene.new_rank = next.part.rank;
+    scene.target = &next.part.holding;
+    scene.target_buffers = buffers;
+    scene.is_kept = is_kept;
+    if (next.part.rank < 0) continue;
+    for (const tensor::Move& move : origin.plan.moves_to(next.part.rank)) {
+      const tensor::Piece* const piece =
+          next.part.holding.find(move.tensor, origin.plan.boxes[move.box]);
+      if (piece != nullptr && !is_kept[piece->buffer]) total_bytes_ += origin.plan.bytes_of(move);
     }
-  if (before() == nullptr) return {};
-  // What stays while the larger of both is needed anyway.
-  uint64_t released = 0;
-  for (const auto& buffer : before()->buffers)
-    if (buffer.use_count() == 1) released += buffer->memory.size();
-  report_.peak_extra_bytes = std::min(report_.peak_extra_bytes, released);
-  const size_t count = before()->buffers.size();
-  auto memory = session_.allocate(std::max<size_t>(1, count) * sizeof(uint64_t));
+  }
+  return state_.holds_anything() ? tell_places() : Status{};
+}
+
+// The table begins with the place in it at which each origin's buffers begin.
+Status Reshape::tell_places() {
+  std::vector<uint64_t> places(origins_.size());
+  for (size_t i = 0; i < origins_.size(); ++i) {
+    places[i] = places.size();
+    for (const auto& buffer : origins_[i].part.buffers)
+      places.push_back(session_.place_of(buffer->memory).value_or(0));
+  }
+  auto memory = session_.allocate(places.size() * sizeof places[0]);
   if (!memory) return memory.error();
   table_.emplace(session_, *memory);
-  for (size_t b = 0; b < count; ++b) {
-    const uint64_t place = session_.place_of(before()->buffers[b]->memory).value_or(0);
-    std::memcpy(memory->data() + b * sizeof place, &place, sizeof place);
-  }
+  std::memcpy(memory->data(), places.data(), memory->size());
   return {};
 }
 
@@ -70,139 +84,122 @@ Status Reshape::map_sources(const std::vector<ReshapeVerdict>& verdicts) {
   const Group& world = session_.world();
   std::vector<bool> shares;
   for (const ReshapeVerdict& verdict : verdicts) shares.push_back(verdict.table != 0);
-  scene_->is_reachable = [&world, shares](Rank giver, Rank taker) {
-    return world.host(giver) == world.host(taker) && shares[static_cast<size_t>(giver)];
-  };
-  for (size_t old = 0; old < scene_->givers.size(); ++old) {
+  for (size_t i = 0; i < origins_.size(); ++i) {
+    origins_[i].scene->is_reachable = [&world, shares](Rank giver, Rank taker) {
+      return world.host(giver) == world.host(taker) && shares[static_cast<size_t>(giver)];
+    };
+    PLIANT_TRY(map_sources(i, verdicts));
+  }
+  return {};
+}
+
+Status Reshape::map_sources(size_t index, const std::vector<ReshapeVerdict>& verdicts) {
+  const Origin& origin = origins_[index];
+  ReshapeScene& scene = *origins_[index].scene;
+  for (size_t old = 0; old < scene.givers.size(); ++old) {
     const auto old_rank = static_cast<Rank>(old);
-    const Rank giver = scene_->givers[old];
+    const Rank giver = scene.givers[old];
     if (giver < 0) continue;
     if (giver == session_.rank()) {
-      ReadableMemory& own = scene_->sources[old_rank];
-      own.holding = before()->holding;
-      for (const auto& buffer : before()->buffers) own.buffers.push_back(buffer->memory.data());
+      ReadableMemory& own = scene.sources[old_rank];
+      own.holding = origin.part.holding;
+      for (const auto& buffer : origin.part.buffers) own.buffers.push_back(buffer->memory.data());
       continue;
     }
-    if (!scene_->is_reachable(giver, session_.rank())) continue;
-    ReadableMemory& source = scene_->sources[old_rank];
-    source.holding = from_->holding(old_rank);
-    const ReshapeVerdict& verdict = verdicts[static_cast<size_t>(giver)];
-    const size_t table_bytes = source.holding.buffers.size() * sizeof(uint64_t);
-    const std::byte* const table = session_.peer_memory(giver, verdict.table, table_bytes);
+    if (!scene.is_reachable(giver, session_.rank())) continue;
+    ReadableMemory& source = scene.sources[old_rank];
+    source.holding = origin.layout.holding(old_rank);
+    const uint64_t table = verdicts[static_cast<size_t>(giver)].table;
+    // Null as soon as something of it is gone.
+    const auto read = [&](uint64_t entry) -> std::optional<uint64_t> {
+      uint64_t value = 0;
+      const std::byte* const at =
+          session_.peer_memory(giver, table + entry * sizeof value, sizeof value);
+      if (at == nullptr) return std::nullopt;
+      std::memcpy(&value, at, sizeof value);
+      return value;
+    };
+    const auto first = read(index);
     for (size_t b = 0; b < source.holding.buffers.size(); ++b) {
       const tensor::LocalBuffer& buffer = source.holding.buffers[b];
-      uint64_t place = 0;
-      if (table != nullptr) std::memcpy(&place, table + b * sizeof place, sizeof place);
+      const auto place = first ? read(*first + b) : std::nullopt;
       source.buffers.push_back(
-          session_.peer_memory(giver, place, buffer.elements * size_of(buffer.dtype)));
+          session_.peer_memory(giver, place.value_or(0), buffer.elements * size_of(buffer.dtype)));
       if (source.buffers.back() == nullptr)
         return Error{Code::kPeerLost,
                      fmt::format("the memory of {} cannot be read any more", describe(giver)),
-                     world.peer(giver), session_.view().epoch};
+                     session_.world().peer(giver), session_.view().epoch};
     }
   }
   return {};
 }
 
-Status Reshape::run_work(ReshapeWork& work) {
-  report_.bytes_kept += work.bytes().kept;
-  report_.bytes_in_place += work.bytes().in_place;
-  report_.bytes_inside += work.bytes().inside;
-  report_.bytes_messages += work.bytes().messages;
-  report_.bytes_given += work.bytes().given;
-  const size_t threads =
-      options_.threads > 0 ? static_cast<size_t>(options_.threads) : default_threads(session_);
-  ReshapeWork::Progress on_progress;
-  if (options_.on_progress)
-    on_progress = [this, before = done_bytes_](uint64_t done, uint64_t) {
-      options_.on_progress(before + done, total_bytes_);
-    };
-  Status moved = work.run(threads, on_progress);
-  done_bytes_ += work.bytes().to_move();
-  lap(report_.seconds.copy);
-  return moved.ok() ? verify(work) : std::move(moved);
+// Batch by batch; if memory is not short there is one. The new layout's memory is there from the
+// beginning, but costs nothing until it is written to; that of the old one goes page by page.
+Status Reshape::move() {
+  const ShardedState::Next& next = *state_.next_;
+  for (const Part& part : state_.parts_) held_bytes_ += state_.own_bytes(part);
+  uint64_t new_bytes = 0;
+  for (const auto& buffer : next.part.buffers)
+    if (buffer.use_count() == 1) new_bytes += buffer->memory.size();
+  const uint64_t needed = std::max(held_bytes_, new_bytes);
+  for (uint32_t batch = 0; batch < next.batches; ++batch) {
+    PLIANT_TRY(move_batch(batch));
+    // After the last one everything of the old layout goes.
+    if (batch + 1 < next.batches) held_bytes_ -= state_.pass_batch();
+  }
+  report_.peak_extra_bytes = largest_bytes_ > needed ? largest_bytes_ - needed : 0;
+  return {};
 }
 
-Status Reshape::move() {
-  ReshapeWork work(*scene_);
-  Status moved = run_work(work);
+Status Reshape::move_batch(uint32_t batch) {
+  ShardedState::Next& next = *state_.next_;
+  std::deque<ReshapeWork> works;
+  for (const Origin& origin : origins_) {
+    const auto& work = works.emplace_back(*origin.scene, TensorChoice{next.batch_of, batch});
+    held_bytes_ += work.bytes().to_move();
+  }
+  largest_bytes_ = std::max(largest_bytes_, held_bytes_);
+  Status moved = run_works(works);
   // Whoever has failed says so to those who wait.
   auto verdicts = exchange("pliant/reshape/done", verdict_of(moved));
   lap(report_.seconds.verify);
   if (!moved.ok()) return moved;
+  // This member has it, and others may know that all have: the next reshape() will tell.
   if (!verdicts) {
-    // This member has everything, and others may know that all have: the next view will tell.
-    state_.other_ = std::move(part_);
+    next.own = batch + 1;
     return verdicts.error();
   }
-  return judge(*verdicts);
-}
-
-// Batch by batch. The new layout's memory is there from the beginning, but costs nothing until it
-// is written to; that of the old one goes page by page.
-Status Reshape::stream() {
-  uint64_t held = 0;  // of both layouts, without what they share
-  uint64_t largest = 0;
-  uint64_t new_bytes = 0;
-  for (size_t b = 0; b < part_->buffers.size(); ++b)
-    if (!scene_->is_kept[b]) new_bytes += part_->buffers[b]->memory.size();
-  if (before() != nullptr)
-    for (const auto& buffer : before()->buffers)
-      if (buffer.use_count() == 1) held += buffer->memory.size();
-  const uint64_t needed = std::max(held, new_bytes);
-  for (uint32_t i = 0; i < batches_.count; ++i) {
-    const TensorChoice choice{batches_.of_tensor, i};
-    ReshapeWork work(*scene_, choice);
-    held += work.bytes().to_move();
-    largest = std::max(largest, held);
-    const Status moved = run_work(work);
-    auto verdicts = exchange("pliant/reshape/done", verdict_of(moved));
-    lap(report_.seconds.verify);
-    Status status;
-    if (!moved.ok()) {
-      status = moved.error();
-    } else {
-      status = verdicts ? judge(*verdicts) : Status(verdicts.error());
-    }
-    if (!status.ok()) {
-      // The last batch may have been agreed on; before the first nothing was consumed.
-      if (i + 1 == batches_.count && moved.ok() && !verdicts) state_.other_ = std::move(part_);
-      if (i > 0) state_.current_.reset();
-      return status;
-    }
-    held -= discard_sources(choice);
-  }
-  report_.peak_extra_bytes = largest > needed ? largest - needed : 0;
+  PLIANT_TRY(judge(*verdicts));
+  next.own = batch + 1;
   return {};
 }
 
-// What of the old layout's memory all members have read; the bytes.
-uint64_t Reshape::discard_sources(TensorChoice choice) {
-  if (before() == nullptr) return 0;
-  struct Extent {
-    uint64_t begin = UINT64_MAX;
-    uint64_t end = 0;
-  };
-  std::map<std::pair<size_t, size_t>, Extent> extents;  // by buffer and tensor
-  for (const tensor::Piece& piece : before()->holding.pieces) {
-    const auto tensor = plan_.collection->find(from_->collection()[piece.tensor].name);
-    if (!choice.contains(tensor.value())) continue;
-    if (before()->buffers[piece.buffer].use_count() > 1) continue;
-    tensor::Box last = piece.box;
-    for (uint32_t d = 0; d < last.dims; ++d) last.begin[d] = last.end[d] - 1;
-    Extent& extent = extents[{piece.buffer, piece.tensor}];
-    extent.begin = std::min(extent.begin, piece.offset);
-    extent.end = std::max(extent.end, piece.offset_of(last) + 1);
+Status Reshape::run_works(std::deque<ReshapeWork>& works) {
+  const size_t threads =
+      options_.threads > 0 ? static_cast<size_t>(options_.threads) : default_threads(session_);
+  for (ReshapeWork& work : works) {
+    report_.bytes_kept += work.bytes().kept;
+    report_.bytes_in_place += work.bytes().in_place;
+    report_.bytes_inside += work.bytes().inside;
+    report_.bytes_messages += work.bytes().messages;
+    report_.bytes_given += work.bytes().given;
+    ReshapeWork::Progress on_progress;
+    if (options_.on_progress)
+      on_progress = [this, before = done_bytes_](uint64_t done, uint64_t) {
+        options_.on_progress(before + done, total_bytes_);
+      };
+    PLIANT_TRY(work.run(threads, on_progress));
+    done_bytes_ += work.bytes().to_move();
   }
-  uint64_t discarded = 0;
-  for (const auto& [place, extent] : extents) {
-    const size_t element = size_of(before()->holding.buffers[place.first].dtype);
-    const std::span<std::byte> memory = before()->buffers[place.first]->memory;
-    const uint64_t bytes = (extent.end - extent.begin) * element;
-    session_.discard(memory.subspan(extent.begin * element, bytes));
-    discarded += bytes;
+  lap(report_.seconds.copy);
+  // A member that has found damage still gives its sums to the others.
+  Status first;
+  for (const ReshapeWork& work : works) {
+    Status verified = verify(work);
+    if (!verified.ok() && first.ok()) first = std::move(verified);
   }
-  return discarded;
+  return first;
 }
 
 Status Reshape::verify(const ReshapeWork& work) {
@@ -220,17 +217,14 @@ Status Reshape::verify(const ReshapeWork& work) {
   return work.compare(all);
 }
 
-// From here on the new layout counts. The old one goes when all know that.
-Status Reshape::commit() {
-  state_.other_ = std::move(state_.current_);
-  state_.current_ = std::move(part_);
-  const Status all_know = session_.barrier("pliant/reshape/end");
-  if (all_know.ok() && state_.other_) {
-    // Of a change with little memory there is nothing left to keep.
-    state_.retire(std::move(*state_.other_), options_.keeps_memory && !options_.extra_bytes_max);
-    state_.other_.reset();
-  }
-  return {};
+// From here on the new layout counts. Whoever does not hear of that any more has all of it, and
+// learns it from the next reshape().
+void Reshape::commit() {
+  std::vector<Part> former = state_.take_next(state_.next_->batches);
+  // The release of memory is not to hold up those who are behind.
+  (void)session_.barrier("pliant/reshape/end");
+  // Of a change with little memory there is nothing left to keep.
+  state_.retire(std::move(former), options_.keeps_memory && !options_.extra_bytes_max);
 }
 
 }  // namespace pliant

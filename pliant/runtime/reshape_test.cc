@@ -135,22 +135,74 @@ TEST_F(Reshaping, DiscardedPagesAreZeroAndTheirNeighboursStay) {
   EXPECT_GE(std::count(part.begin(), part.end(), std::byte{}), 3 * kPage);
   session_->discard(memory.subspan(5 * kPage + 10, 20));  // no whole page: nothing
   EXPECT_EQ(memory[5 * kPage + 12], std::byte{7});
+  const std::span<std::byte> other = *session_->allocate(kPage + 10);
+  std::fill(other.begin(), other.end(), std::byte{7});
+  session_->discard(memory);  // the pages at its ends too
+  EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{}), 6 * kPage);
+  session_->discard(other.first(kPage + 5));  // of its last page somebody may need the rest
+  EXPECT_EQ(other[0], std::byte{});
+  EXPECT_EQ(other[kPage + 9], std::byte{7});
+  session_->discard(other);
+  EXPECT_EQ(other[kPage + 9], std::byte{});
   EXPECT_EQ(session_->peer_memory(0, *session_->place_of(memory), memory.size()), memory.data());
   EXPECT_EQ(session_->peer_memory(0, UINT64_MAX, 8), nullptr);
   EXPECT_EQ(session_->peer_memory(0, 0, 8), nullptr);  // not of the heap
   EXPECT_EQ(session_->peer_memory(1, 0, 8), nullptr);
 }
 
-// It had all of generation 22 when a death came into the agreement, and nobody else went on to it.
-TEST(ReshapeOpenings, AnUnfinishedChangeLeavesANewcomerANewcomer) {
-  ReshapeOpening opening;
-  EXPECT_TRUE(opening.is_newcomer(21));
-  opening.other_generation = 22;
-  EXPECT_TRUE(opening.is_newcomer(21));
-  EXPECT_FALSE(opening.has(21));
-  EXPECT_FALSE(opening.is_newcomer(22)) << "somebody went on to it";
-  opening.generation = 20;
-  EXPECT_FALSE(opening.is_newcomer(21)) << "it was a member and has missed a change";
+// One that has `own` batches of the next layout, and knows of `known` that all have them.
+ReshapeOpening member_at(uint64_t generation, uint64_t passed, uint64_t own = 0,
+                         uint64_t known = 0) {
+  return {.generation = generation,
+          .passed = passed,
+          .digest = 100 * generation + passed,
+          .own = own,
+          .known = known,
+          .next_digest = 7,
+          .holds_anything = 1};
+}
+
+TEST(ReshapeGrounds, WhatNobodyKnowsToBeCompleteDoesNotCount) {
+  const std::vector<ReshapeOpening> openings = {member_at(3, 5), member_at(3, 5, 1), {}};
+  const ReshapeGround ground = ground_of(openings);
+  EXPECT_EQ(ground, (ReshapeGround{3, 5}));
+  EXPECT_TRUE(openings[1].is_at(ground));
+  EXPECT_EQ(openings[1].digest_of(ground), 305u);
+  EXPECT_TRUE(openings[2].is_newcomer(ground));
+  EXPECT_FALSE(openings[2].has(ground));
+  EXPECT_EQ(ground_of(std::vector<ReshapeOpening>(2)), ReshapeGround{});
+}
+
+// Some have heard of batch 2, one has not; all have it.
+TEST(ReshapeGrounds, TheMostBatchesThatAnybodyKnowsOfCount) {
+  const std::vector<ReshapeOpening> openings = {member_at(3, 5, 1, 1), member_at(3, 5, 2, 1),
+                                                member_at(3, 5, 3, 2), member_at(3, 5)};
+  const ReshapeGround ground = ground_of(openings);
+  EXPECT_EQ(ground, (ReshapeGround{4, 2}));
+  EXPECT_FALSE(openings[0].has(ground)) << "it would not have two if it has one";
+  EXPECT_TRUE(openings[1].can_advance_to(ground));
+  EXPECT_EQ(openings[1].digest_of(ground), 7u);
+  EXPECT_TRUE(openings[2].can_advance_to(ground));
+  EXPECT_FALSE(openings[3].has(ground));
+  EXPECT_FALSE(openings[3].is_newcomer(ground)) << "it was a member and has missed a change";
+}
+
+// A death has come into the agreement on it: one has gone on already.
+TEST(ReshapeGrounds, OthersFollowWhoHasGoneOn) {
+  const std::vector<ReshapeOpening> openings = {member_at(4, 2), member_at(3, 5, 2, 1),
+                                                member_at(3, 5, 3, 2), member_at(4, 1)};
+  const ReshapeGround ground = ground_of(openings);
+  EXPECT_EQ(ground, (ReshapeGround{4, 2}));
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(openings[i].has(ground)) << i;
+  EXPECT_FALSE(openings[3].has(ground)) << "it has gone on from elsewhere";
+}
+
+TEST(ReshapeGrounds, WhoHoldsNothingHasMissedNothing) {
+  ReshapeOpening opening = member_at(2, 1);
+  EXPECT_FALSE(opening.is_newcomer({4, 2}));
+  opening.holds_anything = 0;
+  EXPECT_TRUE(opening.is_newcomer({4, 2}));
+  EXPECT_FALSE(opening.is_newcomer({2, 1}));
 }
 
 TEST_F(Reshaping, NobodyHasAnything) {

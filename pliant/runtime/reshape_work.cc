@@ -230,8 +230,8 @@ Status ReshapeWork::compare(std::span<const uint64_t> all_sums) const {
       if (arrived_[arrival.first + i] == all_sums[given + i]) continue;
       const View& view = scene_.session.view();
       return invalid(fmt::format(
-          "'{}' {} arrived damaged: {} gave it, {} took it, and the checksums differ; the old "
-          "layout is intact, try again",
+          "'{}' {} arrived damaged: {} gave it, {} took it, and the checksums differ; what it was "
+          "copied from is intact, try again",
           (*scene_.plan.collection)[move.tensor].name, to_string(slices_of(move)[i]),
           view.describe(view.at(giver(move)).id), view.describe(view.at(taker(move)).id)));
     }

@@ -6,8 +6,10 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "pliant/base/bytes.h"
+#include "pliant/base/check.h"
 #include "pliant/tensor/layout_json.h"
 
 namespace pliant {
@@ -72,6 +74,31 @@ bool same_piece(const Piece& a, const tensor::Collection& tensors_a, const Piece
          tensors_a[a.tensor].name == tensors_b[b.tensor].name;
 }
 
+// The elements of a buffer that a tensor lies in; those of different tensors are apart.
+struct Extent {
+  size_t buffer = 0;
+  size_t tensor = 0;
+  uint64_t begin = UINT64_MAX;
+  uint64_t end = 0;
+};
+
+// By buffer, as they follow each other.
+std::vector<Extent> extents_of(const Holding& holding) {
+  std::vector<Extent> extents;
+  for (const Piece& piece : holding.pieces) {
+    tensor::Box last = piece.box;
+    for (uint32_t d = 0; d < last.dims; ++d) last.begin[d] = last.end[d] - 1;
+    if (extents.empty() || extents.back().buffer != piece.buffer ||
+        extents.back().tensor != piece.tensor)
+      extents.push_back({.buffer = piece.buffer, .tensor = piece.tensor});
+    Extent& extent = extents.back();
+    extent.begin = std::min(extent.begin, piece.offset);
+    extent.end = std::max(extent.end, piece.offset_of(last) + 1);
+  }
+  std::ranges::sort(extents, {}, [](const Extent& e) { return std::pair(e.buffer, e.begin); });
+  return extents;
+}
+
 }  // namespace
 
 Result<std::vector<Rank>> ShardedState::seats(const Session& session, const tensor::Mesh& mesh,
@@ -122,15 +149,27 @@ Result<ShardedState> ShardedState::allocate(Session& session, const tensor::Layo
   ShardedState state(session);
   Part part = make_part(session, layout, *seated);
   PLIANT_TRY(state.fill_part(part));
-  state.current_ = std::move(part);
+  state.parts_.push_back(std::move(part));
+  state.generation_ = 1;
   return state;
 }
 
 std::optional<size_t> ShardedState::find(std::string_view name) const {
-  const auto& buffers = current_->holding.buffers;
+  const auto& buffers = holding().buffers;
   const auto found = std::ranges::find(buffers, name, &LocalBuffer::name);
   if (found == buffers.end()) return std::nullopt;
   return static_cast<size_t>(found - buffers.begin());
+}
+
+bool ShardedState::is_split() const { return parts_.size() > 1 || (next_ && next_->known > 0); }
+
+const ShardedState::Part& ShardedState::whole() const {
+  PLIANT_CHECK(!empty() && !is_split(), "the state is in one layout");
+  return parts_[0];
+}
+
+bool ShardedState::holds_anything() const {
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.rank >= 0; });
 }
 
 Status ShardedState::fill_part(Part& part) {
@@ -138,18 +177,28 @@ Status ShardedState::fill_part(Part& part) {
   // What was given back must be there again.
   if (release_.joinable()) release_.join();
   part.holding = part.layout.holding(part.rank);
-  std::multimap<std::string_view, size_t> former;
-  std::vector<std::vector<const Piece*>> former_pieces;
-  if (current_) {
-    for (size_t b = 0; b < current_->holding.buffers.size(); ++b)
-      former.emplace(current_->holding.buffers[b].name, b);
-    former_pieces = pieces_by_buffer(current_->holding);
+  struct Former {
+    const Part* part = nullptr;
+    std::shared_ptr<Buffer> memory = {};
+    const LocalBuffer* buffer = nullptr;
+    std::vector<const Piece*> pieces = {};
+  };
+  std::multimap<std::string_view, Former> former;
+  for (const Part& old : parts_) {
+    auto pieces = pieces_by_buffer(old.holding);
+    for (size_t b = 0; b < old.holding.buffers.size(); ++b) {
+      const LocalBuffer& buffer = old.holding.buffers[b];
+      // What has lost a tensor to another part is of no use any more.
+      if (std::ranges::all_of(pieces[b],
+                              [&](const Piece* piece) { return old.has(piece->tensor); }))
+        former.emplace(buffer.name, Former{&old, old.buffers[b], &buffer, std::move(pieces[b])});
+    }
   }
   const auto pieces = pieces_by_buffer(part.holding);
-  const auto is_same = [&](size_t b, size_t old) {
-    return same_form(part.holding.buffers[b], current_->holding.buffers[old]) &&
-           std::ranges::equal(pieces[b], former_pieces[old], [&](const Piece* x, const Piece* y) {
-             return same_piece(*x, part.layout.collection(), *y, current_->layout.collection());
+  const auto is_same = [&](size_t b, const Former& old) {
+    return same_form(part.holding.buffers[b], *old.buffer) &&
+           std::ranges::equal(pieces[b], old.pieces, [&](const Piece* x, const Piece* y) {
+             return same_piece(*x, part.layout.collection(), *y, old.part->layout.collection());
            });
   };
   for (size_t b = 0; b < part.holding.buffers.size(); ++b) {
@@ -158,7 +207,7 @@ Status ShardedState::fill_part(Part& part) {
     const auto same =
         std::find_if(first, last, [&](const auto& f) { return is_same(b, f.second); });
     if (same != last) {
-      part.buffers.push_back(current_->buffers[same->second]);
+      part.buffers.push_back(same->second.memory);
       continue;
     }
     auto memory = take_memory(buffer);
@@ -191,9 +240,99 @@ Result<std::shared_ptr<ShardedState::Buffer>> ShardedState::take_memory(const Lo
   return taken;
 }
 
-void ShardedState::retire(Part part, bool keeps_memory) {
+bool ShardedState::Part::uses(const std::shared_ptr<Buffer>& buffer) const {
+  return buffer.use_count() > 1 && std::ranges::find(buffers, buffer) != buffers.end();
+}
+
+uint64_t ShardedState::own_bytes(const Part& part) const {
+  uint64_t bytes = 0;
+  for (const Extent& extent : extents_of(part.holding))
+    if (part.has(extent.tensor) && (!next_ || !next_->part.uses(part.buffers[extent.buffer])))
+      bytes += (extent.end - extent.begin) * size_of(part.holding.buffers[extent.buffer].dtype);
+  return bytes;
+}
+
+uint64_t ShardedState::discard(const Part& part, const std::vector<bool>& tensors,
+                               std::span<const Part> others) {
+  const std::vector<Extent> extents = extents_of(part.holding);
+  uint64_t discarded = 0;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const Extent& extent = extents[i];
+    const std::shared_ptr<Buffer>& buffer = part.buffers[extent.buffer];
+    if (!tensors[extent.tensor] ||
+        std::ranges::any_of(others, [&](const Part& other) { return other.uses(buffer); }))
+      continue;
+    uint64_t begin = extent.begin;
+    uint64_t end = extent.end;
+    const size_t element = size_of(part.holding.buffers[extent.buffer].dtype);
+    discarded += (end - begin) * element;
+    // A page in which two tensors meet goes with the second of them.
+    const auto is_gone = [&](size_t at) {
+      return at < extents.size() && extents[at].buffer == extent.buffer &&
+             !part.has(extents[at].tensor);
+    };
+    if (buffer.use_count() == 1 && is_gone(i - 1)) begin = extents[i - 1].begin;
+    if (buffer.use_count() == 1 && is_gone(i + 1)) end = extents[i + 1].end;
+    session_->discard(buffer->memory.subspan(begin * element, (end - begin) * element));
+  }
+  return discarded;
+}
+
+uint64_t ShardedState::pass_batch() {
+  const Part& next = next_->part;
+  uint64_t discarded = 0;
+  for (Part& part : parts_) {
+    const tensor::Collection& tensors = part.layout.collection();
+    if (part.tensors.empty()) part.tensors.assign(tensors.size(), true);
+    std::vector<bool> leave(tensors.size());
+    for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      const size_t new_tensor = next.layout.collection().find(tensors[tensor].name).value();
+      leave[tensor] = part.has(tensor) && next_->is_in(new_tensor, next_->known);
+      if (leave[tensor]) part.tensors[tensor] = false;
+    }
+    discarded += discard(part, leave, {&next, 1});
+  }
+  ++next_->known;
+  return discarded;
+}
+
+std::vector<ShardedState::Part> ShardedState::take_next(uint32_t batches) {
+  PLIANT_CHECK(next_ && next_->own >= batches, "this member has all batches that count");
+  std::vector<Part> former;
+  if (batches == next_->batches) {
+    former = std::move(parts_);
+    parts_.clear();
+  } else {
+    while (next_->known < batches) pass_batch();
+    const auto is_done = [](const Part& part) {
+      return std::ranges::count(part.tensors, true) == 0;
+    };
+    for (Part& part : parts_)
+      if (is_done(part)) former.push_back(std::move(part));
+    std::erase_if(parts_, is_done);
+    Part& next = next_->part;
+    for (const uint32_t batch : next_->batch_of) next.tensors.push_back(batch < batches);
+    // What this member has beyond that is of no use: others may not have it.
+    std::vector<bool> useless = next.tensors;
+    useless.flip();
+    (void)discard(next, useless, parts_);
+  }
+  parts_.push_back(std::move(next_->part));
+  next_.reset();
+  ++generation_;
+  passed_ = batches;
+  return former;
+}
+
+void ShardedState::retire(std::vector<Part> parts, bool keeps_memory) {
   if (release_.joinable()) release_.join();
-  std::vector<std::shared_ptr<Buffer>> former = std::move(part.buffers);
+  std::vector<std::shared_ptr<Buffer>> former;
+  for (Part& part : parts)
+    former.insert(former.end(), std::make_move_iterator(part.buffers.begin()),
+                  std::make_move_iterator(part.buffers.end()));
+  // Two of them may share one.
+  std::ranges::sort(former);
+  former.erase(std::ranges::unique(former).begin(), former.end());
   // Those that the new layout has taken over stay anyway.
   std::erase_if(former, [](const auto& buffer) { return buffer.use_count() > 1; });
   std::swap(former, spare_);

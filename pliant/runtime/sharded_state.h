@@ -38,13 +38,17 @@ class ShardedState {
   // Gives back what ReshapeOptions::keeps_memory has kept.
   void drop_spare() { spare_.clear(); }
 
-  bool empty() const { return !current_; }
-  // The rest needs a state that is not empty.
-  const tensor::Layout& layout() const { return current_->layout; }
-  Rank rank() const { return current_->rank; }  // in the layout; -1: this member holds nothing
-  const std::vector<PeerId>& peers() const { return current_->peers; }
-  const tensor::Holding& holding() const { return current_->holding; }
-  std::span<std::byte> buffer(size_t index) const { return current_->buffers[index]->memory; }
+  bool empty() const { return parts_.empty(); }
+  // True after a change of layout with little memory that failed in the middle: some tensors are in
+  // the new layout and the others still in the old one. The next reshape() takes each from where it
+  // is; until then nothing below can be used.
+  bool is_split() const;
+  // The rest needs a state that is neither empty nor split.
+  const tensor::Layout& layout() const { return whole().layout; }
+  Rank rank() const { return whole().rank; }  // in the layout; -1: this member holds nothing
+  const std::vector<PeerId>& peers() const { return whole().peers; }
+  const tensor::Holding& holding() const { return whole().holding; }
+  std::span<std::byte> buffer(size_t index) const { return whole().buffers[index]->memory; }
   // The first buffer with that name; the number in holding().buffers.
   std::optional<size_t> find(std::string_view name) const;
 
@@ -61,14 +65,37 @@ class ShardedState {
     const std::span<std::byte> memory;
   };
 
+  // What a member has in one layout.
   struct Part {
     tensor::Layout layout;
     Rank rank = -1;
     std::vector<PeerId> peers = {};  // of each rank of the layout
     tensor::Holding holding = {};
     std::vector<std::shared_ptr<Buffer>> buffers = {};
-    uint64_t generation = 1;  // how many layouts there were, this one included
-    uint64_t digest = 0;      // equal on all members that mean the same layout and members
+    uint64_t digest = 0;  // equal on all members that mean the same layout and members
+    // Of each tensor of the layout, whether its values are those in this part; empty: all are.
+    std::vector<bool> tensors = {};
+
+    bool has(size_t tensor) const { return tensors.empty() || tensors[tensor]; }
+    bool uses(const std::shared_ptr<Buffer>& buffer) const;  // one of another part
+  };
+
+  // The layout that a change leads to, from the moment on when there is memory for it. Tensors go
+  // over in batches; if memory is not short, all in one.
+  //
+  // A batch leaves the older parts when this member knows that all members have it. If a change
+  // ends early, some may know of one batch more than others, and these have it nevertheless: the
+  // next reshape() goes on from the most batches that anybody knows of.
+  struct Next {
+    Part part;
+    std::vector<uint32_t> batch_of = {};  // of each tensor of its layout; empty: all in the first
+    uint32_t batches = 1;
+    uint32_t own = 0;    // batches that this member has, verified
+    uint32_t known = 0;  // batches that all members have
+
+    bool is_in(size_t tensor, uint32_t batch) const {
+      return batch == (batch_of.empty() ? 0 : batch_of[tensor]);
+    }
   };
 
   // The rank in the view of each rank of the layout, checked.
@@ -78,19 +105,36 @@ class ShardedState {
   static Part make_part(const Session& session, const tensor::Layout& layout,
                         std::span<const Rank> seats);
 
-  // The memory of a part that has a layout and a rank. What the current one has in the same form is
-  // shared with it.
+  const Part& whole() const;
+  bool holds_anything() const;
+  // The bytes of a part's memory for its tensors, without what the next part has taken over.
+  uint64_t own_bytes(const Part& part) const;
+
+  // The memory of a part that has a layout and a rank. What the present ones have in the same form
+  // is shared with them.
   Status fill_part(Part& part);
   Result<std::shared_ptr<Buffer>> take_memory(const tensor::LocalBuffer& buffer);
-  // Gives the memory of a former part back, in a thread of its own because that takes long, or
-  // keeps it for the next one.
-  void retire(Part part, bool keeps_memory);
+  // Gives back what a part has of tensors that are not its own any more, where it does not share
+  // memory with the others. Returns the bytes.
+  uint64_t discard(const Part& part, const std::vector<bool>& tensors,
+                   std::span<const Part> others);
+  // All members have one batch more of the next part: its tensors leave the older ones, and their
+  // memory goes. Returns the bytes.
+  uint64_t pass_batch();
+  // The next part counts, as far as its first `batches` go; with all of them it is the only one.
+  // Returns those that have nothing any more.
+  std::vector<Part> take_next(uint32_t batches);
+  // Gives the memory of former parts back, in a thread of its own because that takes long, or keeps
+  // it for the next one.
+  void retire(std::vector<Part> parts, bool keeps_memory);
 
   Session* session_;
-  std::optional<Part> current_;
-  // While it is not known of all members that they have come through a change of layout: the other
-  // one, which may be the newer. The next reshape() decides.
-  std::optional<Part> other_;
+  // Each tensor has its values in one of them. One, but for what is_split() tells of; the newest is
+  // the last.
+  std::vector<Part> parts_;
+  uint64_t generation_ = 0;  // how many times the parts have changed; 0: there are none
+  uint32_t passed_ = 0;      // batches of the newest part that counted when it came
+  std::optional<Next> next_;
   std::vector<std::shared_ptr<Buffer>> spare_;  // memory of former layouts that was kept
   std::jthread release_;
 };

@@ -17,12 +17,13 @@ import threading
 import time
 import unittest
 
-from launched import PROGRAM, environment
+from launched import PROGRAM, SANITIZED, environment
 
 BUILD = pathlib.Path(os.environ.get("PLIANT_BUILD_DIR", "build/release")).absolute()
 WORKER = os.environ.get("PLIANT_RESHAPE_WORKER", str(BUILD / "tests/process/reshape_worker"))
 PATIENCE_S = 600
 DEATHS = 6
+LITTLE = str(192 << 10)  # bytes; a change of the small model has many batches then
 TWO_HOSTS = ["-H", "a:2@127.0.0.1,b:2@127.0.0.1", "--address", "127.0.0.1", "--launcher",
              "env AT={host}"]
 LAYOUTS = ["dp=4", "tp=4", "pp=4", "dp=2,tp=2", "dp=2,pp=2,interleave=2", "tp=2,pp=2",
@@ -74,6 +75,42 @@ def odd_layouts(folder):
     return paths
 
 
+def large_layouts(folder):
+    """Sixteen megabytes a member, in tensors that are cut into rows, into columns, into flat
+    ranges, and as a pipeline has them."""
+    tensors = [{"name": f"layer.{i}", "dtype": "f32", "shape": [256, 1024]} for i in range(64)]
+    documents = [{"shard": [{"dim": 0, "axes": ["x"]}]}, {"shard": [{"dim": 1, "axes": ["x"]}]},
+                 {"flat": {"group": "f", "axes": ["x"]}}, {"stage": "layer"}]
+    paths = []
+    for number, rule in enumerate(documents):
+        path = os.path.join(folder, f"{number}.json")
+        pathlib.Path(path).write_text(json.dumps(
+            {"format": "pliant.layout/1", "mesh": {"axes": [{"name": "x", "size": 4}]},
+             "pipeline": {"axis": "x", "layers": 64}, "tensors": tensors,
+             "rules": [{"match": "layer.{layer}", **rule}]}))
+        paths.append(path)
+    return paths
+
+
+def redundant_layouts(folder):
+    """Of each tensor one of three or four members has nothing, and two have all."""
+    tensors = [{"name": f"layer.{i}", "dtype": "f32", "shape": [96, 128]} for i in range(40)]
+    paths = []
+    for members, shift in ((4, 0), (4, 1), (3, 0), (3, 1), (2, 0)):
+        def holders(tensor, members=members, shift=shift):
+            without = (tensor + shift) % members if members > 2 else None
+            return [rank for rank in range(members) if rank != without]
+        rules = [{"match": tensor["name"], "pieces": [
+            {"ranks": holders(i), "begin": [0, 0], "end": tensor["shape"]}]}
+                 for i, tensor in enumerate(tensors)]
+        path = os.path.join(folder, f"{members}.{shift}.json")
+        pathlib.Path(path).write_text(json.dumps(
+            {"format": "pliant.layout/1", "mesh": {"axes": [{"name": "x", "size": members}]},
+             "tensors": tensors, "rules": rules}))
+        paths.append(path)
+    return paths
+
+
 class Sequences(unittest.TestCase):
     def run_workers(self, options, *words):
         done = subprocess.run(
@@ -120,6 +157,25 @@ class Sequences(unittest.TestCase):
         freely = self.run_workers([], "sequence", *walk)
         self.assertGreater(json.loads(freely.splitlines()[0])["peak"], 4 * cap)
 
+    def extra_memory(self, *words):
+        """What the kernel counts of each member, as parts of what it gets: in shared memory,
+        besides the larger of its two layouts, and in its own."""
+        lines = self.run_workers([], "memory", *words).splitlines()
+        reports = [json.loads(line) for line in lines]
+        self.assertEqual(len(reports), 4)
+        return [max(report[kind] / report["target"] for report in reports)
+                for kind in ("extra", "besides")]
+
+    @unittest.skipIf(SANITIZED, "a sanitizer's own memory is several times the program's")
+    def test_a_tenth_of_memory_is_a_tenth(self):
+        with tempfile.TemporaryDirectory() as folder:
+            walk = all_pairs(large_layouts(folder))
+            extra, besides = self.extra_memory("--percent", "10", *walk)
+            self.assertLessEqual(extra, 0.10)
+            self.assertGreater(extra, 0.02, "the count counts nothing")
+            self.assertLessEqual(besides, 0.02)
+            self.assertGreater(self.extra_memory(*walk[:2])[0], 0.5)
+
     def test_what_stays_is_not_copied(self):
         moved = self.run_sequence(["dp=2,tp=2", "dp=2,tp=2", "dp=2,tp=2"])
         self.assertGreater(moved.pop("kept"), 0)
@@ -130,32 +186,38 @@ class Sequences(unittest.TestCase):
 
 
 class Deaths(unittest.TestCase):
-    """Whenever four members are there, one kills itself at some instant of a change. The workers
+    """Whenever four members are there, or fewer that have copies enough, one kills itself at some
+    instant of a change. The workers
     look at every element after every change, failed or not, and end with an error if one is
     wrong."""
 
-    def run_deaths(self, options, layouts):
+    def run_deaths(self, options, words, event="dying"):
+        """Until so many have died, and something has happened that is waited for."""
         with tempfile.TemporaryDirectory(prefix="pliant-reshape-") as folder:
             records = os.path.join(folder, "records")
             os.mkdir(records)
             job = subprocess.Popen(
                 [PROGRAM, "run", "-n", "4", "--no-prefix", "--restart", *options, "--", WORKER,
-                 "faults", records, *layouts], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                 "faults", records, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 text=True, env=environment(XDG_RUNTIME_DIR=folder, HOME=folder))
             said = []
             reader = threading.Thread(target=lambda: said.extend(job.stderr))
             reader.start()
             deadline = time.monotonic() + PATIENCE_S * max(1, DEATHS / 50)
+
+            def wait_a_little():
+                # A worker that has found a fault is started again; what it said is not lost.
+                self.assertNotIn("reshape_worker:", "".join(said))
+                self.assertIsNone(job.poll(), "".join(said))
+                self.assertLess(time.monotonic(), deadline, "".join(said))
+                time.sleep(0.05)
+
             try:
-                while self.count(records, "dying") < DEATHS:
-                    self.assertIsNone(job.poll(), "".join(said))
-                    self.assertLess(time.monotonic(), deadline, "".join(said))
-                    time.sleep(0.05)
+                while self.count(records, "dying") < DEATHS or not self.count(records, event):
+                    wait_a_little()
                 last = max(record["step"] for record in self.read(records))
                 while max(record["step"] for record in self.read(records)) < last + 3:
-                    self.assertIsNone(job.poll(), "".join(said))
-                    self.assertLess(time.monotonic(), deadline, "".join(said))
-                    time.sleep(0.05)
+                    wait_a_little()
             finally:
                 job.send_signal(signal.SIGINT)
                 job.wait(PATIENCE_S)
@@ -193,6 +255,29 @@ class Deaths(unittest.TestCase):
             survived = [r for r in records if r["event"] == "reshaped" and r["members"] == 3]
             self.assertTrue(survived)
             self.assertTrue([r for r in records if r["event"] == "failed"])
+
+    def test_with_little_memory_replicas_bring_everything_back(self):
+        """Somebody dies when some tensors are in the new layout alone and the others in the old:
+        the next change takes each from where it is."""
+        for options in ([], TWO_HOSTS[:1] + ["a:4@127.0.0.1,b:4@127.0.0.1"] + TWO_HOSTS[2:]):
+            records = self.run_deaths(options, ["--cap", LITTLE, "dp=2,tp=2", "dp=4", "dp=2,pp=2",
+                                                "dp=3", "dp=2"], "joined")
+            self.assertEqual([r for r in records if r["event"] == "gone"], [])
+            self.assertTrue([r for r in records if r["event"] == "split"])
+
+    def test_with_little_memory_a_death_in_a_recovery_loses_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            records = self.run_deaths([], ["--cap", LITTLE, *redundant_layouts(folder)], "joined")
+        self.assertEqual([r for r in records if r["event"] == "gone"], [])
+
+    def test_with_little_memory_what_dies_with_its_last_replica_is_named(self):
+        records = self.run_deaths([], ["--cap", LITTLE, "--snapshot", "tp=4", "pp=4", "dp=3",
+                                       "dp=2"], "split")
+        gone = [r for r in records if r["event"] == "gone"]
+        self.assertTrue(gone)
+        self.check_survivors(records, {"gone"})
+        self.assertTrue(all(r["pieces"] for r in gone))
+        self.assertTrue([r for r in records if r["event"] == "restored"])
 
     def test_what_dies_with_its_last_replica_is_named(self):
         records = self.run_deaths([], ["tp=4", "pp=4", "dp=4,zero=1", "dp=3", "dp=2"])

@@ -1,30 +1,38 @@
 // A worker for the tests of reshape(): fills a sharded state with values that tell where each
 // element belongs, changes its layout again and again, and looks at every element each time.
 //   reshape_worker sequence [--cap BYTES] LAYOUT...  one after the other, then a line of JSON
-//   reshape_worker faults RECORDS LAYOUT...     until it is told to end; whenever all are there,
-//   one
-//                                               dies in the middle of a change
-//   reshape_worker wrong                        calls that must fail, and a state that must stay
+//   reshape_worker memory [--percent N] LAYOUT...    likewise, with at most so much of what a
+//   member
+//       gets besides; the line tells what the kernel has counted
+//   reshape_worker faults [--cap BYTES] [--snapshot] RECORDS LAYOUT...  until it is told to end;
+//       whenever all are there, one dies in the middle of a change
+//   reshape_worker wrong    calls that must fail, and a state that must stay
 // LAYOUT is "dp=2,tp=2" of a small model, or the path of a layout with tensors; in `faults` each
 // number of members uses those that are for as many. A line of JSON for each event goes to a file
 // with the pid as its name in the folder RECORDS.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "pliant/base/bytes.h"
 #include "pliant/runtime/reshape.h"
 #include "pliant/runtime/session.h"
+#include "pliant/tensor/copies.h"
 #include "pliant/tensor/layout_json.h"
 #include "pliant/tensor/presets.h"
 
@@ -192,12 +200,114 @@ int run_sequence(pliant::Session& session, const std::vector<Layout>& layouts,
   return 0;
 }
 
+// ---- memory -------------------------------------------------------------------------------------
+
+// The memory that this process shares with its peers, as the kernel counts it.
+class SharedPages {
+ public:
+  // Of all segments that are open here it is the one in which this address is.
+  explicit SharedPages(const void* own) {
+    std::ifstream maps("/proc/self/maps");
+    uint64_t inode = 0;
+    for (std::string line; std::getline(maps, line);) {
+      unsigned long begin = 0, end = 0, number = 0;
+      if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &begin, &end, &number) != 3)
+        continue;
+      const auto at = reinterpret_cast<uintptr_t>(own);
+      if (at >= begin && at < end) inode = number;
+    }
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      struct stat info {};
+      const int fd = std::stoi(entry.path().filename());
+      if (inode != 0 && fstat(fd, &info) == 0 && info.st_ino == inode) fd_ = fd;
+    }
+  }
+  bool ok() const { return fd_ >= 0; }
+  int64_t bytes() const {
+    struct stat info {};
+    return fstat(fd_, &info) == 0 ? int64_t{info.st_blocks} * 512 : -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// Of this process alone: plans, lists and stacks.
+int64_t private_bytes() {
+  std::ifstream status("/proc/self/status");
+  long long kilobytes = 0;
+  for (std::string line; std::getline(status, line);)
+    if (std::sscanf(line.c_str(), "RssAnon: %lld kB", &kilobytes) == 1) break;
+  return int64_t{kilobytes} * 1024;
+}
+
+int run_memory(pliant::Session& session, const std::vector<Layout>& layouts,
+               std::optional<uint64_t> percent) {
+  const auto anchor = session.allocate(1);
+  if (!anchor) return fail(anchor.error().message);
+  const SharedPages pages(anchor->data());
+  if (!pages.ok()) return fail("the shared memory is not among the open files");
+  {
+    // What the exchange itself needs stays, and is no part of the state.
+    auto warm = allocate_filled(session, layouts[0]);
+    if (!warm) return fail(warm.error().message);
+    if (auto report = reshape(session, *warm, layouts.back()); !report)
+      return fail(report.error().message);
+  }
+  const auto of_state = [&](const Layout& layout) {
+    const int64_t before = pages.bytes();
+    const auto state = allocate_filled(session, layout);
+    return state ? pages.bytes() - before : 0;
+  };
+  std::vector<int64_t> at_rest;
+  for (const Layout& layout : layouts) at_rest.push_back(of_state(layout));
+  const int64_t others = pages.bytes();
+  auto state = allocate_filled(session, layouts[0]);
+  if (!state) return fail(state.error().message);
+  int64_t worst = INT64_MIN, besides = 0, target = INT64_MAX;
+  for (size_t i = 1; i < layouts.size(); ++i) {
+    int64_t gets = INT64_MAX;  // the member that gets least
+    for (Rank rank = 0; rank < session.size(); ++rank)
+      gets = std::min(gets, static_cast<int64_t>(layouts[i].holding(rank).bytes()));
+    target = std::min(target, gets);
+    pliant::ReshapeOptions options{.threads = 1};
+    if (percent) {
+      options.extra_bytes_max = static_cast<uint64_t>(gets) * *percent / 100;
+      options.has_snapshot = true;
+    }
+    // Called at the end of each batch, before the memory of its sources goes.
+    int64_t peak = 0;
+    const int64_t before = private_bytes();
+    options.on_progress = [&](uint64_t, uint64_t) {
+      peak = std::max(peak, pages.bytes());
+      besides = std::max(besides, private_bytes() - before);
+    };
+    auto report = reshape(session, *state, layouts[i], options);
+    if (!report) return fail(fmt::format("step {}: {}", i, report.error().message));
+    if (const std::string fault = fault_of(*state); !fault.empty()) return fail(fault);
+    worst = std::max(worst, peak - others - std::max(at_rest[i - 1], at_rest[i]));
+  }
+  std::printf("%s\n", fmt::format(R"({{"rank": {}, "target": {}, "extra": {}, "besides": {}}})",
+                                  session.rank(), target, worst, besides)
+                          .c_str());
+  return 0;
+}
+
 // ---- faults -------------------------------------------------------------------------------------
+
+struct FaultOptions {
+  std::string folder;  // for records
+  std::optional<uint64_t> cap;
+  bool has_snapshot = false;
+};
 
 class Faults {
  public:
-  Faults(pliant::Session& session, const std::string& folder, const std::vector<Layout>& layouts)
-      : session_(session), state_(session), file_(folder + "/" + std::to_string(getpid())) {
+  Faults(pliant::Session& session, const FaultOptions& options, const std::vector<Layout>& layouts)
+      : session_(session),
+        options_(options),
+        state_(session),
+        file_(options.folder + "/" + std::to_string(getpid())) {
     for (const Layout& layout : layouts) layouts_[layout.mesh().size()].push_back(&layout);
   }
 
@@ -240,25 +350,34 @@ class Faults {
     std::vector<pliant::tensor::Gone> gone;
     pliant::ReshapeOptions options;
     options.gone = &gone;
+    options.extra_bytes_max = options_.cap;
+    options.has_snapshot = options_.has_snapshot;
     const bool had = !state_.empty();
+    const bool was_split = state_.is_split();
+    if (had && !was_split) places_ = {{state_.layout(), state_.peers()}};
     const pliant::Instant began = pliant::now();
     std::thread end = maybe_die(step);
     auto report = reshape(session_, state_, layout, options);
     if (end.joinable()) end.join();
     if (report) usual_ = pliant::now() - began;
-    if (!state_.empty())
+    if (!state_.empty() && !state_.is_split())
       if (const std::string fault = fault_of(state_); !fault.empty())
         return fmt::format("step {}: {} is wrong after {}", step, fault,
                            report ? "a success" : report.error().message);
     if (report) {
-      record(step, fmt::format(R"("event": "reshaped", "messages": {}, "moved": {})",
-                               report->bytes_messages, report->totals.bytes_moved));
+      record(step, fmt::format(R"("event": "{}", "messages": {}, "moved": {})",
+                               was_split ? "joined" : "reshaped", report->bytes_messages,
+                               report->totals.bytes_moved));
       return {};
     }
     if (had && state_.empty()) return "the old state is gone after " + report.error().message;
     if (gone.empty()) {
       if (report.code() == Code::kInvalid) return report.error().message;
-      record(step, fmt::format(R"("event": "failed", "code": "{}")", to_string(report.code())));
+      const char* const event = !state_.is_split() ? "failed" : was_split ? "still split" : "split";
+      record(step, fmt::format(R"("event": "{}", "code": "{}")", event, to_string(report.code())));
+      // One who has just come does not know where all was before.
+      if (!had) places_.clear();
+      if (had && !places_.empty()) places_.push_back({layout, session_.world().members});
       return {};
     }
     restores_ = true;
@@ -273,12 +392,8 @@ class Faults {
 
   // If it is this member's turn: it ends at some instant of the change that begins now.
   std::thread maybe_die(uint64_t step) {
-    const bool all_there = static_cast<uint32_t>(session_.size()) == layouts_.rbegin()->first;
     const uint64_t dice = value_of(number(session_.view().epoch), step);
-    if (!all_there || state_.empty() || usual_ == pliant::Duration{}) return {};
-    // One at a time: what another has taken with it must be there again.
-    for (const pliant::PeerId peer : state_.peers())
-      if (session_.view().rank_of(peer) < 0) return {};
+    if (usual_ == pliant::Duration{} || !may_lose_one()) return {};
     if (static_cast<Rank>(dice % static_cast<uint64_t>(session_.size())) != session_.rank())
       return {};
     const auto after = usual_ * static_cast<int64_t>(dice / 64 % 1000) / 900;
@@ -289,38 +404,59 @@ class Faults {
     });
   }
 
-  // True if every element of the old state is either named as gone or with a survivor.
+  // A layout in which tensors may be.
+  struct Place {
+    Layout layout;
+    std::vector<pliant::PeerId> peers;
+  };
+
+  // Either all are there, or everything has a copy more than that: so that what is gone after a
+  // death is what the one who died was the last to have.
+  bool may_lose_one() const {
+    const auto members = static_cast<uint32_t>(session_.size());
+    if (places_.empty() || members <= layouts_.begin()->first) return false;
+    return std::ranges::all_of(places_, [&](const Place& place) {
+      const auto dead = static_cast<size_t>(std::ranges::count_if(
+          place.peers, [&](pliant::PeerId peer) { return session_.view().rank_of(peer) < 0; }));
+      const bool all_there = dead == 0 && members == layouts_.rbegin()->first;
+      return all_there || !find_scarce(place.layout, dead + 2);
+    });
+  }
+
+  // True if there is, for each tensor, a place in which every element is either named as gone or
+  // with a survivor.
   bool is_exact(const std::vector<pliant::tensor::Gone>& gone) const {
-    if (state_.empty()) return true;
-    const Layout& layout = state_.layout();
-    std::vector<std::vector<uint8_t>> places;
-    for (const TensorInfo& tensor : layout.collection().tensors())
-      places.emplace_back(tensor.elements());
-    const auto mark = [&](size_t tensor, const pliant::tensor::Box& box, uint8_t bit) {
-      const TensorInfo& info = layout.collection()[tensor];
-      const Piece all{.tensor = tensor,
-                      .box = box,
-                      .offset = 0,
-                      .strides = pliant::tensor::strides_of(info.shape)};
-      const uint64_t begin =
-          Piece{.box = pliant::tensor::whole(info.shape), .strides = all.strides}.offset_of(box);
-      for_each_element(all, info,
-                       [&](uint64_t at, uint64_t) { places[tensor][begin + at] |= bit; });
+    if (places_.empty()) return true;
+    std::vector<bool> exact(places_[0].layout.collection().size());
+    for (const Place& place : places_)
+      for (size_t tensor = 0; tensor < exact.size(); ++tensor)
+        if (!exact[tensor]) exact[tensor] = is_exact_in(place, tensor, gone);
+    return std::ranges::count(exact, false) == 0;
+  }
+
+  bool is_exact_in(const Place& place, size_t tensor,
+                   const std::vector<pliant::tensor::Gone>& gone) const {
+    const TensorInfo& info = place.layout.collection()[tensor];
+    const auto strides = pliant::tensor::strides_of(info.shape);
+    const Piece all{.box = pliant::tensor::whole(info.shape), .strides = strides};
+    std::vector<uint8_t> marks(info.elements());
+    const auto mark = [&](const pliant::tensor::Box& box, uint8_t bit) {
+      for_each_element({.box = box, .offset = all.offset_of(box), .strides = strides}, info,
+                       [&](uint64_t at, uint64_t) { marks[at] |= bit; });
     };
-    for (size_t rank = 0; rank < state_.peers().size(); ++rank) {
-      if (session_.view().rank_of(state_.peers()[rank]) < 0) continue;
-      for (const Piece& piece : layout.holding(static_cast<Rank>(rank)).pieces)
-        mark(piece.tensor, piece.box, 1);
-    }
-    for (const auto& piece : gone) mark(piece.tensor, piece.box, 2);
-    for (const auto& tensor : places)
-      for (const uint8_t place : tensor)
-        if (place != 1 && place != 2) return false;
-    return true;
+    for (const auto& shard : place.layout.placement(tensor).shards)
+      for (const Rank holder : shard.holders)
+        if (session_.view().rank_of(place.peers[static_cast<size_t>(holder)]) >= 0)
+          mark(shard.box, 1);
+    for (const auto& piece : gone)
+      if (piece.tensor == tensor) mark(piece.box, 2);
+    return std::ranges::all_of(marks, [](uint8_t bits) { return bits == 1 || bits == 2; });
   }
 
   pliant::Session& session_;
+  const FaultOptions options_;
   ShardedState state_;
+  std::vector<Place> places_;
   pliant::Duration usual_{};  // of a change
   std::ofstream file_;
   std::map<uint32_t, std::vector<const Layout*>> layouts_;  // by number of ranks
@@ -363,8 +499,10 @@ int run_wrong(pliant::Session& session) {
     if (const std::string fault = fault_of(*state); !fault.empty()) return fail(fault);
   }
   if (auto report = reshape(session, *state, layout("dp=4"), {.extra_bytes_max = 1 << 20});
-      report || report.error().message.find("no snapshot") == std::string::npos)
-    return fail("little memory without a snapshot is not refused");
+      report || report.error().message.find("no snapshot") == std::string::npos ||
+      report.error().message.find("is on one member alone in the old layout") == std::string::npos)
+    return fail("little memory without a snapshot: " +
+                (report ? "not refused" : report.error().message));
   if (auto report = reshape(session, *state, layout("dp=4"),
                             {.extra_bytes_max = 1 << 10, .has_snapshot = true});
       report || report.error().message.find("allow at least") == std::string::npos)
@@ -380,24 +518,42 @@ int run_wrong(pliant::Session& session) {
   return 0;
 }
 
+// Takes an option and its value, if it has one, out of the words.
+std::optional<std::string> take_option(std::vector<std::string>& words, const char* name,
+                                       size_t values) {
+  const auto found = std::ranges::find(words, name);
+  if (static_cast<size_t>(words.end() - found) <= values) return std::nullopt;
+  const std::string value = values == 0 ? "" : *(found + 1);
+  words.erase(found, found + 1 + static_cast<ptrdiff_t>(values));
+  return value;
+}
+
+std::optional<uint64_t> take_number(std::vector<std::string>& words, const char* name) {
+  const auto text = take_option(words, name, 1);
+  return text ? std::optional<uint64_t>(std::stoull(*text)) : std::nullopt;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty()) return fail("which test?");
   auto opened = pliant::Session::open();
   if (!opened) return fail(opened.error().message);
-  const bool faults = words[0] == "faults";
-  if (words[0] == "wrong") return run_wrong(**opened);
+  const std::string test = words[0];
+  if (test == "wrong") return run_wrong(**opened);
+  const auto cap = take_number(words, "--cap");
+  const auto percent = take_number(words, "--percent");
+  const bool has_snapshot = take_option(words, "--snapshot", 0).has_value();
+  const size_t first = test == "faults" ? 2 : 1;
   std::vector<Layout> layouts;
-  const bool capped = words.size() > 2 && words[1] == "--cap";
-  for (size_t i = capped ? 3 : faults ? 2 : 1; i < words.size(); ++i) {
+  for (size_t i = first; i < words.size(); ++i) {
     auto layout = read_layout(words[i]);
     if (!layout) return fail(words[i] + ": " + layout.error().message);
     layouts.push_back(std::move(*layout));
   }
   if (layouts.empty()) return fail("which layouts?");
-  if (faults) return Faults(**opened, words[1], layouts).run();
-  return run_sequence(**opened, layouts,
-                      capped ? std::optional(std::stoull(words[2])) : std::nullopt);
+  if (test == "faults") return Faults(**opened, {words[1], cap, has_snapshot}, layouts).run();
+  if (test == "memory") return run_memory(**opened, layouts, percent);
+  return run_sequence(**opened, layouts, cap);
 }
