@@ -1,0 +1,20 @@
+"""Pliant for Python: sessions, collectives and elastic steps, over the C ABI of libpliant.
+
+    import pliant
+    with pliant.Session() as session:      # alone if nothing launched us
+        session.all_reduce("gradients", array, op="mean")
+
+docs/PYTHON.md is the tour. `pliant.torch` has the training loop for PyTorch.
+"""
+
+from ._library import VERSION as __version__
+from .buffers import DType, Op
+from .collectives import Collectives, Group, Work
+from .errors import (Cancelled, Invalid, LibraryNotFound, Overloaded, PeerLost, PliantError,
+                     StaleEpoch, TimedOut)
+from .session import Session, Snapshot, View, current_session
+from .step import Contributors, Step
+
+__all__ = ["Cancelled", "Collectives", "Contributors", "DType", "Group", "Invalid",
+           "LibraryNotFound", "Op", "Overloaded", "PeerLost", "PliantError", "Session", "Snapshot",
+           "StaleEpoch", "Step", "TimedOut", "View", "Work", "__version__", "current_session"]

@@ -1,0 +1,79 @@
+"""What the tests of the Python package share: where the package and the library under test are, an
+interpreter with torch, and elastic jobs of Python workers, which go on as far as the test lets
+them."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+SOURCE = pathlib.Path(os.environ.get("PLIANT_SOURCE_DIR",
+                                     pathlib.Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(SOURCE / "tests" / "process"), str(SOURCE / "python")]
+
+from elastic_job import Job  # noqa: E402
+from launched import PROGRAM, environment, run  # noqa: E402,F401
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIBRARY = str(pathlib.Path(PROGRAM).with_name("libpliant.so"))
+VARIABLES = {"PLIANT_LIBRARY": LIBRARY, "OMP_NUM_THREADS": "1",
+             "PYTHONPATH": f"{SOURCE / 'python'}:{HERE}"}
+os.environ["PLIANT_LIBRARY"] = LIBRARY
+SKIPPED = 77  # CTest's SKIP_RETURN_CODE
+
+
+def need_torch():
+    """Goes on in an interpreter that has torch, or ends the test as skipped."""
+    if importlib.util.find_spec("torch"):
+        return
+    other = "/usr/bin/python3"
+    has_torch = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    if os.path.exists(other) and os.path.realpath(other) != os.path.realpath(sys.executable):
+        if subprocess.run([other, "-c", has_torch], check=False).returncode == 0:
+            os.execv(other, [other, *sys.argv])
+    print("skipped: no torch here; tools/setup.sh test installs it (python3-torch)")
+    sys.exit(SKIPPED)
+
+
+def run_workers(ranks, *arguments, **variables):
+    """`pliant run` of a Python program of this folder, to its end."""
+    return run("run", "-n", str(ranks), "--", sys.executable, str(HERE / arguments[0]),
+               *arguments[1:], env=environment(**VARIABLES, **variables))
+
+
+class PythonJob(Job):
+    """An elastic job of Python workers. They do the steps that allow() has granted."""
+
+    def __init__(self, script, members, *run_options, arguments=()):
+        def command(worker):
+            self.directory = os.path.dirname(worker[worker.index("--records") + 1])
+            self.allow(0)
+            return ["env", *(f"{name}={value}" for name, value in VARIABLES.items()),
+                    sys.executable, str(HERE / script), self.directory, *arguments]
+        super().__init__(PROGRAM, members, run_options, command=command)
+
+    def allow(self, steps):
+        path = pathlib.Path(self.directory, "allowed")
+        path.with_suffix(".new").write_text(str(steps))
+        path.with_suffix(".new").rename(path)
+
+    def step_until(self, condition, pause=0.02):
+        """Lets one step after the other pass, until something has happened; slowly, so that it can
+        happen before the last one."""
+        while True:
+            found = condition()
+            if found:
+                return found
+            step = self.step() + 1
+            self.allow(step)
+            self.await_that(lambda: self.step() >= step)
+            time.sleep(pause)
+
+    def step_until_members(self, count, pause=0.02):
+        """The newest commit is one of so many members."""
+        def holds():
+            newest = self.newest()
+            return newest and newest["members"] == count and newest
+        return self.step_until(holds, pause)

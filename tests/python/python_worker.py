@@ -1,0 +1,30 @@
+"""What the workers of the tests have in common: they write their commits down as elastic_job.Job
+reads them, and go on as far as the test allows."""
+
+import hashlib
+import pathlib
+import sys
+import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "process"))
+
+from elastic_job import RECORD  # noqa: E402
+
+
+def record(file, session, step, state):
+    """Writes a commit down as Job reads it."""
+    contributors = step.contributors
+    file.write(RECORD.pack(step.number, session.epoch, session.size, contributors.samples, 0,
+                           hash_of(state), 0, 0, 0, 0, 0))
+
+
+def hash_of(state):
+    """A number for the bytes of the state."""
+    return int.from_bytes(hashlib.blake2b(bytes(state), digest_size=8).digest(), "little")
+
+
+def await_permission(directory, session):
+    """Waits until the test allows a step after the last one."""
+    done = session.step.number if session.step else 0
+    while int(pathlib.Path(directory, "allowed").read_text()) <= done:
+        time.sleep(0.001)

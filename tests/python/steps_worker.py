@@ -1,0 +1,40 @@
+"""Counts in how many committed steps each sample was; see steps_test.py."""
+
+import array
+import os
+import pathlib
+import sys
+
+import pliant
+from python_worker import await_permission, record
+
+directory, keeps_batch = sys.argv[1], "keep" in sys.argv[2:]
+SAMPLES, BATCH, EPOCHS = 600, 16, 4
+session = pliant.Session()
+counts = array.array("d", bytes(8 * SAMPLES))
+notes = {"steps": 0}
+session.register_state("counts", counts)
+session.register_value("notes", lambda: dict(notes), notes.update)
+session.use_sampler(SAMPLES, BATCH, seed=7, epochs=EPOCHS, keep_global_batch=keeps_batch)
+mine = session.allocate(SAMPLES, "f64")
+
+with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=0) as file:
+    await_permission(directory, session)
+    for step in session.steps():
+        mine[:] = memoryview(bytes(8 * SAMPLES)).cast("d")
+        for samples in step:
+            for sample in samples:
+                mine[sample] += 1
+            step.all_reduce("counts", mine, op="sum")
+        if not step.committed:
+            break
+        for sample, count in enumerate(step.result("counts").cast("d")):
+            counts[sample] += count
+        notes["steps"] += 1
+        assert notes["steps"] == step.number, (notes, step.number)
+        assert sum(counts) == session.samples_committed, session.samples_committed
+        record(file, session, step, counts)
+        await_permission(directory, session)
+if session.samples_committed == SAMPLES * EPOCHS:
+    pathlib.Path(directory, f"end-{os.getpid()}").write_bytes(counts.tobytes())
+session.close()
