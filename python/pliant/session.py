@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._library import NEWEST, Options, check, library
 from .buffers import FORMATS, DType, buffer_of, dtype_of, op_of, writable_buffer_of
@@ -100,7 +100,7 @@ class Session(Collectives):
         self._closing = False
         self._lock = threading.RLock()
         self._views: Dict[int, weakref.ref] = {}  # memory that is seen by somebody, by address
-        self._lent: Dict[str, memoryview] = {}  # results that a later call makes invalid
+        self._lent: Dict[str, Tuple[int, memoryview]] = {}  # shared results, with addresses
         self._registered: List[Any] = []
         self._values: List[_Value] = []
         self._on_close: List[Callable[[], None]] = []
@@ -130,7 +130,7 @@ class Session(Collectives):
             call()
         self._closing = True
         self.idle = None
-        for view in self._lent.values():
+        for _, view in self._lent.values():
             try:
                 view.release()
             except BufferError:
@@ -260,39 +260,41 @@ class Session(Collectives):
     def _release(self, address: int) -> None:
         self._library.release(self._handle, address)
 
-    def _shared(self, name: str, address: Optional[int], size: int) -> memoryview:
-        if address is None or size == 0:
-            return memoryview(b"")
-        if name in self._lent:
-            return self._lent[name]
-        memory = self._seen(address, size, lambda _: None)
-        self._lent[name] = memoryview(memory).toreadonly().cast("B")
-        return self._lent[name]
-
     def _revoke(self, name: str) -> None:
-        """Makes a result that is about to change unreadable, instead of wrong."""
-        view = self._lent.pop(name, None)
-        if view is None:
+        """Makes a shared result that is about to change unreadable, instead of wrong."""
+        lent = self._lent.get(name)
+        if lent is None:
             return
+        address, view = lent
         try:
             view.release()
         except BufferError:
-            raise Invalid(f"the result of '{name}' is still seen by an array that was made out of "
-                          "it; drop that, or make it out of a copy") from None
+            pass
+        if address in self._views:
+            raise Invalid(f"the result of '{name}' is still seen by something that was made out of "
+                          "it; drop that, or make it out of a copy")
+        del self._lent[name]
 
     # ---- Operations over the world alone -----------------------------------------------------
 
     def all_reduce_shared(self, name: str, input: Any, op: Union[str, int] = "sum",
                           dtype: Type = None) -> memoryview:
-        """An all-reduce whose result the ranks of a host share: bytes, read-only, gone when the
-        name is used again. The input stays intact."""
+        """An all-reduce whose result the ranks of a host share: read-only, and unreadable when the
+        name is used again, which fails while an array made out of it lives. The input stays
+        intact."""
         source = buffer_of(input, "the input", dtype)
         self._revoke(name)
         result = ctypes.c_void_p()
         live = self._live()
         check(self._library.all_reduce_shared(live, name.encode(), source.address, source.count,
                                               source.dtype, op_of(op), result), live)
-        return self._shared(name, result.value, source.count * DType(source.dtype).size)
+        kind = DType(source.dtype)
+        if result.value is None:
+            return memoryview(b"").cast(FORMATS[kind])
+        memory = self._seen(result.value, source.count * kind.size, lambda _: None)
+        view = memoryview(memory).toreadonly().cast("B").cast(FORMATS[kind])
+        self._lent[name] = (result.value, view)
+        return view
 
     def consensus(self, name: str, data: Any) -> bool:
         """True if every member gave the same bytes."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Iterator, List, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Union
 
 from ._library import CANCELLED, MORE, OK, check, failure
-from .buffers import buffer_of, op_of, writable_buffer_of
+from .buffers import FORMATS, DType, buffer_of, op_of, writable_buffer_of
 from .collectives import Type
 from .errors import Invalid
 
@@ -29,6 +29,7 @@ class Step:
         self._handle = session._live()
         self._library = session._library
         self._kept: List[Any] = []
+        self._types: Dict[str, DType] = {}
         #: True until it is committed, or this member is out of the job.
         self.open = True
         #: True once it was committed by every member.
@@ -66,11 +67,11 @@ class Step:
             to = writable_buffer_of(output, "the output", dtype)
             if (to.count, to.dtype) != (source.count, source.dtype):
                 raise Invalid(f"the output of '{name}' has another length or type than its input")
-        self._session._revoke(name)
         check(self._library.step_all_reduce(self._handle, name.encode(), source.address,
                                             to.address if to else None, source.count,
                                             source.dtype, op_of(op)), self._handle)
         self._kept.append((source, to))
+        self._types[name] = DType(source.dtype)
 
     def commit(self) -> bool:
         """Completes the step, on every member or on none. True: apply the results. False: there
@@ -95,11 +96,11 @@ class Step:
             self.commit()
 
     def result(self, name: str) -> memoryview:
-        """The result of a committed step as bytes: read-only, shared by the ranks of a host, and
-        gone when the name is handed in again. Copy what is to stay."""
+        """A copy of a result of this step, once it is committed, as elements of its type."""
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
         check(self._library.step_result(self._handle, name.encode(), data, size), self._handle)
-        return self._session._shared(name, data.value, size.value)
+        return memoryview(bytearray(ctypes.string_at(data.value, size.value))).cast(
+            FORMATS[self._types[name]])
 
     @property
     def contributors(self) -> Contributors:

@@ -37,10 +37,10 @@ def need_torch():
     sys.exit(SKIPPED)
 
 
-def run_workers(ranks, *arguments, **variables):
+def run_workers(ranks, script, *arguments, options=()):
     """`pliant run` of a Python program of this folder, to its end."""
-    return run("run", "-n", str(ranks), "--", sys.executable, str(HERE / arguments[0]),
-               *arguments[1:], env=environment(**VARIABLES, **variables))
+    return run("run", "-n", str(ranks), *options, "--", sys.executable, str(HERE / script),
+               *arguments, env=environment(**VARIABLES))
 
 
 class PythonJob(Job):

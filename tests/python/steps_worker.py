@@ -28,7 +28,7 @@ with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=
             step.all_reduce("counts", mine, op="sum")
         if not step.committed:
             break
-        for sample, count in enumerate(step.result("counts").cast("d")):
+        for sample, count in enumerate(step.result("counts")):
             counts[sample] += count
         notes["steps"] += 1
         assert notes["steps"] == step.number, (notes, step.number)

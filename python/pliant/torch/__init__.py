@@ -17,6 +17,7 @@ except ImportError as error:
         "pliant.torch needs PyTorch 1.13 or later, which cannot be imported here "
         f"({error}); the package pliant itself does without") from error
 
+from ..errors import Invalid, PliantError
 from ..session import Session, current_session
 from .hook import comm_hook
 from .loader import ElasticLoader
@@ -26,5 +27,5 @@ from .process_group import ProcessGroupPliant, register_backend
 
 register_backend()
 
-__all__ = ["ElasticLoader", "NonFinite", "ProcessGroupPliant", "Session", "SynchronousSGD",
-           "allocate", "comm_hook", "current_session"]
+__all__ = ["ElasticLoader", "Invalid", "NonFinite", "PliantError", "ProcessGroupPliant", "Session",
+           "SynchronousSGD", "allocate", "comm_hook", "current_session"]

@@ -42,6 +42,7 @@ class _Bucket:
             self.views[i] = self.flat[at:end].view(parameters[i].shape)
             at = end
         self.missing = set(indices)
+        self.version = 0  # torch's count of changes, when it was handed in
         self.earlier: Optional[torch.Tensor] = None  # of samples that were handed in before
 
 
@@ -104,6 +105,7 @@ class SynchronousSGD(torch.optim.Optimizer):
         self._buffers = self._make_buffers(model)
         self._nonfinite = allocate(1, torch.int64, self.session)
         self._synchronizing = True
+        self._synchronized = False  # committed and not yet applied
         self._handed_in = 0  # buckets of the open step
         self._earlier_samples = 0  # of the open step, if it has got more
         self._begin_anew(0)
@@ -170,15 +172,25 @@ class SynchronousSGD(torch.optim.Optimizer):
             self._synchronizing = True
 
     def step(self, closure: None = None) -> bool:  # type: ignore[override]
-        """Completes the open step. True if it was committed and applied; False if there are more
-        samples to come in it, if it was skipped, or if this member is out of the job."""
+        """Completes the open step and applies it. False if it was not applied: there are more
+        samples to come in it, it was skipped, or this member is out of the job."""
         if closure is not None:
             raise Invalid("a closure would be run by each member alone; none can be given")
+        if not self._synchronized and not self.synchronize():
+            return False
+        self._synchronized = False
+        self.optimizer.step()
+        return True
+
+    def synchronize(self) -> bool:
+        """Completes the open step without applying it, so that the gradients are those of all
+        members; for what works on these, as clipping does. True: call step() next."""
         step = self._open_step()
         if step is None:
             raise Invalid("there is no open step: take batches from an ElasticLoader, or write "
                           "`for step in session.steps()`")
         self._check_memory()
+        self._check_unchanged()
         while self._handed_in < len(self._buckets):
             self._hand_in(step, self._buckets[self._handed_in])
         self._hand_in_buffers(step)
@@ -192,10 +204,8 @@ class SynchronousSGD(torch.optim.Optimizer):
         for buffers in self._buffers:
             for tensor, part in buffers.parts():
                 tensor.copy_(part)
-        if nonfinite != _NOBODY and not self._applies(step, nonfinite):
-            return False
-        self.optimizer.step()
-        return True
+        self._synchronized = nonfinite == _NOBODY or self._applies(step, nonfinite)
+        return self._synchronized
 
     # ---- Gradients ---------------------------------------------------------------------------
 
@@ -305,6 +315,7 @@ class SynchronousSGD(torch.optim.Optimizer):
         if bucket.earlier is not None:
             bucket.flat.add_(bucket.earlier)
         step.all_reduce(bucket.name, bucket.flat, bucket.flat, op="mean")
+        bucket.version = bucket.flat._version
         self._handed_in += 1
 
     def _weight(self, step: Step) -> int:
@@ -348,6 +359,14 @@ class SynchronousSGD(torch.optim.Optimizer):
             if parameter.data_ptr() != address:
                 raise Invalid(f"'{name}' has moved since it was registered: convert or load the "
                               "model before its optimizer is wrapped")
+
+    def _check_unchanged(self) -> None:
+        for bucket in self._buckets[:self._handed_in]:
+            if bucket.flat._version != bucket.version:
+                names = ", ".join(self._names[i] for i in sorted(bucket.indices)[:3])
+                raise Invalid(f"a gradient was changed after the backward pass, while it was being "
+                              f"reduced (one of {names}); call synchronize(), change it, and then "
+                              "step()")
 
     # ---- Gradients that are not finite -------------------------------------------------------
 

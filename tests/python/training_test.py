@@ -1,0 +1,212 @@
+"""SynchronousSGD and ElasticLoader: the same training as one process, through kills and resizes."""
+
+import os
+import pathlib
+import signal
+import unittest
+
+from python_job import PythonJob, need_torch, run_workers
+
+need_torch()
+
+import torch  # noqa: E402
+
+import pliant.torch as pliant  # noqa: E402
+from train_worker import reference  # noqa: E402
+
+STEPS = 1 << 40
+
+
+class Elastic(unittest.TestCase):
+    def ends(self, job):
+        """What the workers that saw the end had then. All committed the same states."""
+        job.allow(STEPS)
+        self.assertEqual(job.end(None), 0, job.text())
+        states = {}
+        for commits in job.records().values():
+            for commit in commits:
+                states.setdefault(commit["step"], set()).add(commit["state"])
+        self.assertEqual([step for step, found in states.items() if len(found) > 1], [])
+        ends = [torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.float64)
+                for path in pathlib.Path(job.directory).glob("end-*")]
+        self.assertTrue(ends, job.text())
+        return ends
+
+    def check_training(self, name, *happenings):
+        with PythonJob("train_worker.py", 2, "--min", "1", "--max", "3", "--restart",
+                       arguments=[name]) as job:
+            job.step_until(lambda: job.step() >= 10, 0)
+            for happening in happenings:
+                happening(job)
+            ends = self.ends(job)
+            steps = job.step()
+        self.assertGreaterEqual(steps, 200)
+        expected = reference(name)
+        for end in ends:
+            difference = ((end - expected).norm() / expected.norm()).item()
+            self.assertLess(difference, 1e-12)
+
+    def test_adamw_is_resized_and_loses_a_worker(self):
+        def up(job):
+            job.resize(3)
+            job.step_until_members(3, 0.05)
+
+        def kill(job):
+            os.kill(job.by_last_step()[0], signal.SIGKILL)
+            job.step_until_members(2, 0.05)
+
+        def down(job):
+            job.resize(1)
+            job.step_until_members(1, 0.05)
+
+        self.check_training("adamw", up, kill, down)
+
+    def test_momentum_and_a_replacement(self):
+        def replace(job):
+            os.kill(job.by_last_step()[-1], signal.SIGKILL)
+            job.step_until_members(1, 0)
+            job.step_until_members(2, 0.05)
+
+        self.check_training("sgd", replace)
+
+    def check_loader(self, form, batch, members, *run_options):
+        with PythonJob("loader_worker.py", members, *run_options,
+                       arguments=[form, str(batch)]) as job:
+            job.step_until(lambda: job.step() >= 3, 0)
+            if run_options:
+                os.kill(job.by_last_step()[0], signal.SIGKILL)
+                job.step_until_members(members - 1, 0)
+                job.resize(members + 1)
+                job.step_until_members(members + 1, 0.15)
+            for end in self.ends(job):
+                self.assertEqual(end.tolist(), [3.0] * 120)
+
+    def test_loader_in_a_range_of_epochs(self):
+        self.check_loader("range", 7, 2, "--min", "1", "--max", "3")
+
+    def test_loader_in_one_loop(self):
+        self.check_loader("one", 7, 2, "--min", "1", "--max", "3")
+
+    def test_members_without_samples_take_part(self):
+        self.check_loader("one", 2, 3)
+
+
+class Ranks(unittest.TestCase):
+    """Things that need several ranks, each in a job of fixed size."""
+
+    def run_case(self, ranks, case, *options):
+        done = run_workers(ranks, "optimizer_worker.py", case, options=options)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_gradients(self):
+        self.assertEqual(self.run_case(3, "gradients").count("all right"), 3)
+
+    def test_models_that_differ_are_named(self):
+        text = self.run_case(2, "differing_models", "--min", "1")
+        self.assertRegex(text, r"this worker cannot join: .*0\.weight \(3x4\)")
+
+
+class Alone(unittest.TestCase):
+    def setUp(self):
+        self.session = pliant.Session(coordinator="")
+        self.addCleanup(self.session.close)
+        self.model = torch.nn.Linear(2, 1)
+
+    def wrapped(self, **options):
+        return pliant.SynchronousSGD(torch.optim.SGD(self.model.parameters(), lr=0.1), self.model,
+                                     **options)
+
+    def test_behaves_like_an_optimizer(self):
+        optimizer = self.wrapped()
+        self.assertIsInstance(optimizer, torch.optim.Optimizer)
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
+        optimizer.load_state_dict(optimizer.state_dict())
+        self.assertIn("SGD", repr(optimizer.optimizer))
+
+    def test_gradients_outlive_the_session(self):
+        optimizer = self.wrapped()
+        for _ in pliant.ElasticLoader(torch.zeros(4, 2), 4):
+            self.model(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+        self.session.close()
+        self.assertIsNone(self.session._handle)
+        self.assertEqual(self.model.weight.grad.tolist(), [[3, 3]])
+        self.model(torch.ones(3, 2)).sum().backward()
+
+    def test_gradients_of_none(self):
+        """As zero_grad(set_to_none=True) of the model leaves them."""
+        optimizer = self.wrapped()
+        for _ in pliant.ElasticLoader(torch.zeros(8, 2), 4):
+            self.model.weight.grad = self.model.bias.grad = None
+            (self.model.weight.sum() * 2).backward()
+            self.assertTrue(optimizer.step())
+            self.assertEqual(self.model.weight.grad.tolist(), [[2, 2]])
+            self.assertEqual(self.model.bias.grad.tolist(), [0])
+
+    def test_bad_input(self):
+        optimizer = self.wrapped()
+        cases = [
+            ("no open step", optimizer.step),
+            ("closure", lambda: optimizer.step(lambda: None)),
+            ("before the optimizer is wrapped", lambda: optimizer.add_param_group({})),
+            ("fewer than one batch of 9", lambda: pliant.ElasticLoader(range(8), 9)),
+            ("at least one sample", lambda: pliant.ElasticLoader(range(8), 0)),
+            ("leave it out", lambda: pliant.ElasticLoader(range(8), 2, epochs=0)),
+            ("\"mean\" or \"sum\"", lambda: self.wrapped(loss="max")),
+            ("on_nonfinite is 'panic'", lambda: self.wrapped(on_nonfinite="panic")),
+            ("cannot be made elastic", lambda: pliant.SynchronousSGD(
+                torch.optim.LBFGS(torch.nn.Linear(1, 1).parameters()))),
+            ("no parameter", lambda: pliant.SynchronousSGD(
+                torch.optim.SGD([torch.zeros(1)], lr=1))),
+            ("not contiguous", lambda: self.session.all_reduce("x", torch.zeros(4, 4).t())),
+            ("torch.complex64", lambda: self.session.all_reduce(
+                "x", torch.zeros(1, dtype=torch.complex64))),
+            ("on meta", lambda: self.session.all_reduce("x", torch.zeros(1, device="meta"))),
+        ]
+        for text, call in cases:
+            with self.subTest(text=text), self.assertRaises(pliant.Invalid) as caught:
+                call()
+            self.assertIn(text, str(caught.exception))
+
+    def test_misuse_of_a_step(self):
+        optimizer = self.wrapped()
+        batches = iter(pliant.ElasticLoader(torch.zeros(8, 2), 4))
+        next(batches)
+        self.model(torch.ones(1, 2)).sum().backward()
+        with self.assertRaisesRegex(pliant.Invalid, "second gradient .* no_sync"):
+            self.model(torch.ones(1, 2)).sum().backward()
+        with self.assertRaisesRegex(pliant.Invalid, "step 1 was not committed"):
+            next(batches)
+        self.model.weight.data = torch.zeros(1, 2)
+        with self.assertRaisesRegex(pliant.Invalid, "'weight' has moved"):
+            optimizer.step()
+
+    def test_clipping(self):
+        optimizer = self.wrapped()
+        before = self.model.weight.detach().clone()
+        for number, _ in enumerate(pliant.ElasticLoader(torch.zeros(8, 2), 4)):
+            optimizer.zero_grad()
+            self.model(torch.ones(3, 2)).sum().backward()
+            if number == 1:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1)
+                with self.assertRaisesRegex(pliant.Invalid, r"one of weight, bias.*synchronize"):
+                    optimizer.step()
+                break
+            self.assertTrue(optimizer.synchronize())
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1e-9)
+            self.assertTrue(optimizer.step())
+            self.assertTrue(torch.allclose(before, self.model.weight))
+
+    def test_registered_tensors(self):
+        tensor = pliant.allocate((3, 4), torch.bfloat16)
+        self.assertEqual((tensor.shape, tensor.dtype), ((3, 4), torch.bfloat16))
+        tensor.fill_(2)
+        part = self.session.all_reduce("x", tensor)[1]
+        del tensor
+        self.session.close()
+        self.assertEqual(part.tolist(), [2, 2, 2, 2])
+
+
+if __name__ == "__main__":
+    unittest.main()
