@@ -2,13 +2,15 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 BENCH_ARGS ?=
+PYTHON ?= python3
+PIP_ARGS ?=
 SOURCES = $(shell git ls-files -co --exclude-standard '*.cc' '*.h' '*.c')
 
 .DEFAULT_GOAL := build
-.PHONY: help build test sanitize demo bench format tidy install clean
+.PHONY: help build test sanitize demo bench format tidy install install-python clean
 
 help:  ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 build:  ## the program, the library and the examples, in build/release
 	tools/setup.sh build
@@ -52,6 +54,9 @@ tidy:  ## clang-tidy every source file
 
 install: build  ## into PREFIX (default /usr/local)
 	cmake --install build/release --prefix $(PREFIX)
+
+install-python: build  ## the Python package with the built library; options of pip in PIP_ARGS
+	$(PYTHON) -m pip install --no-build-isolation --no-deps $(PIP_ARGS) .
 
 clean:  ## remove the build folders
 	rm -rf build

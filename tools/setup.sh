@@ -9,7 +9,8 @@ set -euo pipefail
 build=(g++ cmake ninja-build make python3 libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev)
 case "${1:-}" in
   build) packages=("${build[@]}") ;;
-  test) packages=("${build[@]}" libgtest-dev iproute2) ;;
+  test) packages=("${build[@]}" libgtest-dev iproute2 python3-torch python3-pip
+                  python3-setuptools python3-wheel) ;;
   bench) packages=("${build[@]}" libgtest-dev libbenchmark-dev openmpi-bin libopenmpi-dev
                    libgloo-dev) ;;
   format) packages=(clang-format) ;;

@@ -6,9 +6,9 @@ import sys
 import tempfile
 import unittest
 
-from python_job import VARIABLES, environment, need_torch, run_workers
+from python_job import VARIABLES, environment, need, run_workers
 
-need_torch()
+need("torch")
 
 import torch  # noqa: E402
 

@@ -1,6 +1,6 @@
 """What the tests of the Python package share: where the package and the library under test are, an
-interpreter with torch, and elastic jobs of Python workers, which go on as far as the test lets
-them."""
+interpreter that has what a test needs, and elastic jobs of Python workers, which go on as far as
+the test lets them."""
 
 import importlib.util
 import os
@@ -24,16 +24,17 @@ os.environ["PLIANT_LIBRARY"] = LIBRARY
 SKIPPED = 77  # CTest's SKIP_RETURN_CODE
 
 
-def need_torch():
-    """Goes on in an interpreter that has torch, or ends the test as skipped."""
-    if importlib.util.find_spec("torch"):
+def need(*modules):
+    """Goes on in an interpreter that has these modules, or ends the test as skipped."""
+    if all(map(importlib.util.find_spec, modules)):
         return
     other = "/usr/bin/python3"
-    has_torch = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     if os.path.exists(other) and os.path.realpath(other) != os.path.realpath(sys.executable):
-        if subprocess.run([other, "-c", has_torch], check=False).returncode == 0:
+        has = ("import importlib.util, sys; "
+               "sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))")
+        if subprocess.run([other, "-c", has, *modules], check=False).returncode == 0:
             os.execv(other, [other, *sys.argv])
-    print("skipped: no torch here; tools/setup.sh test installs it (python3-torch)")
+    print(f"skipped: no Python here has {', '.join(modules)}; tools/setup.sh test installs it")
     sys.exit(SKIPPED)
 
 
