@@ -2,7 +2,9 @@
 reads them, and go on as far as the test allows."""
 
 import hashlib
+import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -28,3 +30,15 @@ def await_permission(directory, session):
     done = session.step.number if session.step else 0
     while int(pathlib.Path(directory, "allowed").read_text()) <= done:
         time.sleep(0.001)
+
+
+def die_at(session, number):
+    """Kills the second of several members in the middle of this step."""
+    if session.step.number == number and session.size > 1 and session.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def note_more(directory, step):
+    """Lets the test know that a step has got more samples."""
+    if step.more:
+        pathlib.Path(directory, f"more-{os.getpid()}").touch()

@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 import pliant
-from python_worker import await_permission, record
+from python_worker import await_permission, die_at, note_more, record
 
 directory, keeps_batch = sys.argv[1], "keep" in sys.argv[2:]
 SAMPLES, BATCH, EPOCHS = 600, 16, 4
@@ -23,6 +23,9 @@ with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=
     for step in session.steps():
         mine[:] = memoryview(bytes(8 * SAMPLES)).cast("d")
         for samples in step:
+            note_more(directory, step)
+            if keeps_batch:
+                die_at(session, 5)
             for sample in samples:
                 mine[sample] += 1
             step.all_reduce("counts", mine, op="sum")

@@ -8,7 +8,7 @@ import sys
 import torch
 
 import pliant.torch as pliant
-from python_worker import await_permission, record
+from python_worker import await_permission, die_at, note_more, record
 
 SAMPLES, BATCH, EPOCHS = 500, 24, 10
 
@@ -63,7 +63,10 @@ def train(directory, name):
             for inputs, targets in loader:
                 optimizer.zero_grad()
                 torch.nn.functional.mse_loss(model(inputs), targets).backward()
-                if optimizer.step():
+                die_at(session, 8)  # with some gradients handed in
+                applied = optimizer.step()
+                note_more(directory, session.step)
+                if applied:
                     schedule.step()
                     record(file, session, session.step, flat(model).numpy())
                     await_permission(directory, session)
