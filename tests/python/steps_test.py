@@ -18,6 +18,7 @@ class Steps(unittest.TestCase):
         """All have ended well, committed the same states, and counted each sample once an epoch."""
         job.allow(STEPS)
         self.assertEqual(job.end(None), 0, job.text())
+        self.assertNotIn("exited with code", job.text())
         states = {}
         samples = {}
         for commits in job.records().values():

@@ -22,6 +22,7 @@ class Elastic(unittest.TestCase):
         """What the workers that saw the end had then. All committed the same states."""
         job.allow(STEPS)
         self.assertEqual(job.end(None), 0, job.text())
+        self.assertNotIn("exited with code", job.text())
         states = {}
         for commits in job.records().values():
             for commit in commits:
@@ -74,6 +75,7 @@ class Elastic(unittest.TestCase):
             if run_options:
                 os.kill(job.by_last_step()[0], signal.SIGKILL)
                 job.step_until_members(members - 1, 0)
+                job.step_until(lambda: job.step() >= 20, 0)  # in the second epoch
                 job.resize(members + 1)
                 job.step_until_members(members + 1, 0.15)
             for end in self.ends(job):

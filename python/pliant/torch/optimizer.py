@@ -153,11 +153,8 @@ class SynchronousSGD(torch.optim.Optimizer):
         raise Invalid("add all groups of parameters before the optimizer is wrapped")
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Clears the gradients, which stay where they are. Does nothing within a step that has got
-        more samples: their gradients are added."""
-        step = self.session.step
-        if step is not None and step.open and step.more:
-            return
+        """Clears the gradients, which stay where they are. Those of samples that were handed in
+        before a step got more are kept elsewhere."""
         for bucket in self._buckets:
             bucket.flat.zero_()
         self._attach()
