@@ -51,6 +51,7 @@ _OPERATIONS = {
 }
 
 _CALLS = {
+    "session_open": [POINTER(c_void_p)],
     "session_open_with": [POINTER(Options), POINTER(c_void_p)],
     "options_init": [POINTER(Options), c_size_t],
     "session_close": [c_void_p],

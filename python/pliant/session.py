@@ -83,19 +83,22 @@ class Session(Collectives):
         self._pid = os.getpid()
         self._library = library()
         self._session = self
-        options = Options()
-        check(self._library.options_init(options, ctypes.sizeof(options)))
         texts = dict(coordinator=coordinator, job=job, token=token, peer=peer, host=host,
                      address=address, transport=transport, strategy=strategy)
-        for name, text in texts.items():
-            setattr(options, name, None if text is None else text.encode())
-        options.timeout_seconds = timeout_seconds
-        options.join_timeout_seconds = join_timeout_seconds
-        options.heap_bytes_max = heap_bytes_max
-        options.connections = connections
-        options.store_window = store_window
+        numbers = dict(timeout_seconds=timeout_seconds, join_timeout_seconds=join_timeout_seconds,
+                       heap_bytes_max=heap_bytes_max, connections=connections,
+                       store_window=store_window)
+        given = {name: text.encode() for name, text in texts.items() if text is not None}
+        given.update((name, number) for name, number in numbers.items() if number)
         handle = ctypes.c_void_p()
-        check(self._library.session_open_with(options, handle))
+        if given:
+            options = Options()
+            check(self._library.options_init(options, ctypes.sizeof(options)))
+            for name, value in given.items():
+                setattr(options, name, value)
+            check(self._library.session_open_with(options, handle))
+        else:
+            check(self._library.session_open(handle))
         self._handle = handle.value
         self._closing = False
         self._lock = threading.RLock()

@@ -8,7 +8,7 @@ import sys
 import threading
 import unittest
 
-from python_job import HERE, LIBRARY, SOURCE, VARIABLES, environment, run_workers
+from python_job import HERE, LIBRARY, SOURCE, VARIABLES, environment, run, run_workers
 
 import pliant
 from pliant import _library
@@ -16,6 +16,11 @@ from pliant import _library
 
 def floats(*values):
     return array.array("f", values)
+
+
+def run_program(ranks, text):
+    return run("run", "-n", str(ranks), "--", sys.executable, "-c", text,
+               env=environment(**VARIABLES))
 
 
 class Ranks(unittest.TestCase):
@@ -37,11 +42,26 @@ class Ranks(unittest.TestCase):
                    "if session.rank == 1: os._exit(3)\n"
                    "try: session.barrier('in vain')\n"
                    "except pliant.PeerLost as error: print(error.peer, error.epoch, error)")
-        from launched import run
-        done = run("run", "-n", "3", "--", sys.executable, "-c", program,
-                   env=environment(**VARIABLES))
+        done = run_program(3, program)
         self.assertEqual(done.returncode, 3)
         self.assertEqual(done.stdout.count(" 1 1 "), 2, done.stdout + done.stderr)
+
+    def test_snapshots(self):
+        program = ("import array, pliant; session = pliant.Session()\n"
+                   "state, value = array.array('d', [1, 2]), {'epoch': 3}\n"
+                   "session.register_state('state', state)\n"
+                   "session.register_value('value', lambda: value, value.update)\n"
+                   "snapshot = session.snapshot_state(7)\n"
+                   "snapshot.wait(); assert snapshot.done()\n"
+                   "state[1] = value['epoch'] = 9\n"
+                   "session.barrier('changed')\n"
+                   "print(session.restore_state(), state.tolist(), value)\n"
+                   "try: session.restore_state(8)\n"
+                   "except pliant.Invalid as error: print(error)\n"
+                   "session.barrier('end')")
+        done = run_program(2, program)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("7 [1.0, 2.0] {'epoch': 3}"), 2, done.stdout)
 
 
 class Alone(unittest.TestCase):

@@ -42,7 +42,6 @@ def collectives(name, group, ranks):
         value = tensor(3, dtype=dtype)
         dist.all_reduce(value, group=group)
         keep(str(dtype), value)
-    value = tensor(2, 2).view(2, 1)
     value = tensor(4).view(2, 2)
     dist.broadcast(value, src=last, group=group)
     keep("broadcast", value)
@@ -155,6 +154,13 @@ twin = dist.new_group(some)  # the same members must not confuse the operations 
 if rank in some:
     collectives("group", group, some)
     collectives("twin", twin, some)
+    both = [torch.ones(2), torch.full((2,), 5.0)]
+    started = list(zip(both, (group, twin)))
+    works = [dist.all_reduce(value, group=one, async_op=True)
+             for value, one in (started if rank else started[::-1])]
+    for work in works:
+        work.wait()
+    results["both"] = both
 if ours:
     ours_alone()
 torch.save(results, f"{path}-{rank}")

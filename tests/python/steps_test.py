@@ -45,6 +45,11 @@ class Steps(unittest.TestCase):
             job.step_until_members(2)
             self.check(job)
 
+    def test_worker_proposes_a_size(self):
+        with PythonJob("steps_worker.py", 2, "--max", "3", arguments=["propose"]) as job:
+            job.step_until_members(3)
+            self.check(job)
+
     def test_kept_batch(self):
         with PythonJob("steps_worker.py", 3, "--min", "1", arguments=["keep"]) as job:
             samples = self.check(job)  # one dies in step 5

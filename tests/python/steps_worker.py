@@ -37,6 +37,8 @@ with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=
         assert notes["steps"] == step.number, (notes, step.number)
         assert sum(counts) == session.samples_committed, session.samples_committed
         record(file, session, step, counts)
+        if step.number == 3 and session.rank == 0 and "propose" in sys.argv[2:]:
+            session.propose_size(3)
         await_permission(directory, session)
 if session.samples_committed == SAMPLES * EPOCHS:
     pathlib.Path(directory, f"end-{os.getpid()}").write_bytes(counts.tobytes())
