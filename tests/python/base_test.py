@@ -125,6 +125,7 @@ class Alone(unittest.TestCase):
         for dtype in pliant.DType:
             memory = self.session.allocate(8, dtype)
             self.assertEqual(memory.nbytes, 8 * dtype.size)
+            self.assertEqual(len(self.session.allocate(0, dtype)), 0)
         halves = array.array("H", [0x3f80] * 4)  # 1.0 in bf16
         self.assertEqual(self.session.all_reduce("bf16", halves, dtype="bf16"), halves)
         self.assertEqual(self.session.broadcast("text", b"bytes"), b"bytes")

@@ -142,6 +142,29 @@ class Alone(unittest.TestCase):
             self.assertEqual(self.model.weight.grad.tolist(), [[2, 2]])
             self.assertEqual(self.model.bias.grad.tolist(), [0])
 
+    def test_steps_without_a_loader(self):
+        optimizer = self.wrapped()
+        self.session.register_value("nothing", lambda: None, lambda _: None)
+        before = self.model.weight.detach().clone()
+        for step in self.session.steps():
+            optimizer.zero_grad()
+            self.model(torch.ones(3, 2)).sum().backward()
+            self.assertTrue(optimizer.step())
+            if step.number == 2:
+                break
+        self.assertTrue(torch.allclose(self.model.weight, before - 2 * 0.1 * 3))
+
+    def test_loader(self):
+        optimizer = self.wrapped()
+        loader = pliant.ElasticLoader(torch.arange(10), 4, epochs=2, threads=2, shuffle=False,
+                                      collate=torch.stack)
+        seen = []
+        for batch in loader:
+            seen.append(batch.tolist())
+            optimizer.step()
+        self.assertEqual(seen, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] * 2)
+        self.assertEqual((len(seen), loader.epoch), (len(loader), 2))
+
     def test_bad_input(self):
         optimizer = self.wrapped()
         cases = [

@@ -56,8 +56,11 @@ class PliantWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """True if wait() would not wait."""
-        return all(work.done() for work in self._works)
+        """True if it has ended, well or not; the outputs are there then."""
+        if not all(work.done() for work in self._works):
+            return False
+        self.exception()
+        return True
 
     def is_success(self) -> bool:
         """True if it has completed, and well."""
