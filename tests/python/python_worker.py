@@ -32,10 +32,18 @@ def await_permission(directory, session):
         time.sleep(0.001)
 
 
-def die_at(session, number):
-    """Kills the second of several members in the middle of this step."""
-    if session.step.number == number and session.size > 1 and session.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+def die_at(directory, session, number):
+    """Kills the second of several members in the middle of this step, when others are in it."""
+    step = session.step
+    if step.number != number or step.more or session.size == 1:
+        return
+    inside = pathlib.Path(directory, "inside")
+    if session.rank != 1:
+        inside.touch()
+        return
+    while not inside.exists():
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def note_more(directory, step):

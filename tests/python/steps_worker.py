@@ -25,7 +25,7 @@ with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=
         for samples in step:
             note_more(directory, step)
             if keeps_batch:
-                die_at(session, 5)
+                die_at(directory, session, 5)
             for sample in samples:
                 mine[sample] += 1
             step.all_reduce("counts", mine, op="sum")

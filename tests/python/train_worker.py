@@ -63,7 +63,7 @@ def train(directory, name):
             for inputs, targets in loader:
                 optimizer.zero_grad()
                 torch.nn.functional.mse_loss(model(inputs), targets).backward()
-                die_at(session, 8)  # with some gradients handed in
+                die_at(directory, session, 8)  # with some gradients handed in
                 applied = optimizer.step()
                 note_more(directory, session.step)
                 if applied:
