@@ -33,16 +33,17 @@ def await_permission(directory, session):
 
 
 def die_at(directory, session, number):
-    """Kills the second of several members in the middle of this step, when others are in it."""
-    step = session.step
-    if step.number != number or step.more or session.size == 1:
+    """Kills the second of several members in the middle of this step, when others are in it; one
+    in the life of the job."""
+    inside, dead = pathlib.Path(directory, "inside"), pathlib.Path(directory, "dead")
+    if session.step.number != number or session.size == 1 or dead.exists():
         return
-    inside = pathlib.Path(directory, "inside")
     if session.rank != 1:
         inside.touch()
         return
     while not inside.exists():
         time.sleep(0.001)
+    dead.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -52,7 +52,8 @@ class Steps(unittest.TestCase):
 
     def test_kept_batch(self):
         with PythonJob("steps_worker.py", 3, "--min", "1", arguments=["keep"]) as job:
-            samples = self.check(job)  # one dies in step 5
+            job.step_until(lambda: job.step() >= 20)  # one dies in step 5
+            samples = self.check(job)
             self.assertTrue(list(pathlib.Path(job.directory).glob("more-*")))
         # Every step but the last of an epoch has its whole batch.
         self.assertEqual(sum(count != BATCH for count in samples.values()), EPOCHS)
