@@ -303,6 +303,7 @@ void Roster::on(const RosterEvent::Tick&, Instant) {}
 void Roster::lose(PeerId peer, Worker& worker, bool ended, const std::string& reason, Instant now) {
   if (worker.standing == Standing::kMember) {
     worker.standing = Standing::kLost;
+    worker.lost_before_end = !ended_well_;
     departed_[peer] = {peer, ended, false, reason};
     worker.account_due = now + options_.end_wait;
     if (!ended) {
@@ -359,7 +360,7 @@ void Roster::fail(PeerId peer, Worker& worker, const Failure& failure, Instant n
   const bool proven = worker.member_since && now - *worker.member_since >= options_.proven_after;
   const Duration rest = places_.fail(peer, now, proven);
   const bool replaced = restarts_left_ != 0 && !worker.left && !is_over();
-  if (ended_well_ && !replaced) failed_at_end_ = failure;
+  if (ended_well_ && !replaced && !worker.lost_before_end) failed_at_end_ = failure;
   if (replaced) {
     if (restarts_left_ > 0) --restarts_left_;
     replacements_.insert(now + rest);

@@ -229,8 +229,9 @@ class Roster final {
     // A lost member counts as a failure once its end is known, or after a while without.
     std::optional<Instant> account_due;
     bool accounted = false;
-    bool forgiven = false;   // lost before the last wish, which knows of it: no vacancy
-    bool returning = false;  // a member of before restore(), not heard of yet
+    bool lost_before_end = false;  // when no worker had ended well yet: the job got over it
+    bool forgiven = false;         // lost before the last wish, which knows of it: no vacancy
+    bool returning = false;        // a member of before restore(), not heard of yet
   };
   using Standing = Worker::Standing;
   struct Failure {
@@ -342,11 +343,11 @@ class Roster final {
   bool finished_ = false;
   bool republish_ = false;  // the view is right, its number is not
   std::string paused_;
-  std::map<PeerId, Departure> departed_;  // since the newest view
-  std::multiset<Instant> replacements_;   // when those of failed workers may start
-  std::optional<Instant> join_due_;       // of the first view
-  std::optional<Instant> batch_due_;      // of the next view with newcomers
-  std::vector<Suspicion> suspicions_;     // in the order of their coming
+  std::map<PeerId, Departure> departed_;           // since the newest view
+  std::multiset<Instant> replacements_;            // when those of failed workers may start
+  std::optional<Instant> join_due_;                // of the first view
+  std::optional<Instant> batch_due_;               // of the next view with newcomers
+  std::vector<Suspicion> suspicions_;              // in the order of their coming
   std::set<std::pair<PeerId, PeerId>> suspected_;  // of them, by whom and whom
   std::vector<Change> changes_;
   bool ended_well_ = false;  // some worker ended by its own will

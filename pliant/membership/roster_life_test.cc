@@ -221,6 +221,18 @@ TEST_F(RosterTest, FailureBeforeTheEndDoesNotSpoilIt) {
   EXPECT_NE(said_[0].find("rank 2"), std::string::npos) << said_[0];
 }
 
+// The others were quicker with their last steps than its agent with the news of its end.
+TEST_F(RosterTest, LossBeforeTheEndOfWhichWeHearLateDoesNotSpoilIt) {
+  run();
+  const PeerId dead = at(2);
+  send(Event::Died{dead});
+  for (const PeerId peer : ids(last_)) exit(peer, 0);
+  EXPECT_FALSE(finish_);
+  exit(dead, 137, "was killed by signal 9");
+  ASSERT_TRUE(finish_);
+  EXPECT_EQ(finish_->exit_code, 0);
+}
+
 TEST_F(RosterTest, FailureAtTheVeryEndIsTheJobs) {
   run();
   const std::vector<PeerId> all = ids(last_);

@@ -93,6 +93,7 @@ Result<Roster> Roster::restore(RosterOptions options, Bytes bytes, Instant now) 
     } else if (worker.standing == Standing::kLost || worker.standing == Standing::kLeaving) {
       worker.due = now + roster.options_.evict_after;
       worker.next_signal = SIGKILL;
+      worker.lost_before_end = !roster.ended_well_;
     }
     if (worker.draining) worker.drain_reason = "leaves: it is drained";
   }
