@@ -16,10 +16,11 @@ constexpr size_t kViewsKept = 16;
 constexpr Duration kProgressEvery = std::chrono::milliseconds(100);
 
 // The next view heals it.
+// By the next view, which a job of fixed size will not have.
 bool repairable(const Error& error, bool elastic) {
-  // Whoever did not do its part was reported, and the next view is without it.
-  if (elastic && error.code == Code::kTimeout) return true;
-  return error.code == Code::kPeerLost || error.code == Code::kStaleEpoch;
+  // After a timeout: whoever did not do its part was reported, and the next view is without it.
+  return elastic && (error.code == Code::kPeerLost || error.code == Code::kStaleEpoch ||
+                     error.code == Code::kTimeout);
 }
 
 }  // namespace

@@ -99,6 +99,10 @@ class Faults(unittest.TestCase):
     def test_kill_asynchronous(self):
         self.kill_one(3, 2, [], ["--bytes", str(4 << 20), "--async", "yes"])
 
+    def test_kill_in_a_step_of_a_job_of_fixed_size(self):
+        for size in (1024, 4 << 20):
+            self.kill_one(3, 1, [], ["--bytes", str(size), "--steps", "yes"])
+
     def test_kill_tcp(self):
         self.kill_one(4, 3, ["--transport", "tcp"], ["--bytes", str(16 << 20), "--buffer", "plain"])
 

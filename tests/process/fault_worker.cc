@@ -1,5 +1,5 @@
 // A worker for the fault tests: reduces in a loop until an operation fails, then says how.
-//   fault_worker --bytes N --buffer registered|plain [--async] [--rounds N]
+//   fault_worker --bytes N --buffer registered|plain [--async yes] [--steps yes] [--rounds N]
 // It prints "running" after its first operation and, at the error, one JSON line.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   const long rounds = std::stol(option(argc, argv, "--rounds", "1000000000"));
   const bool registered = option(argc, argv, "--buffer", "registered") == "registered";
   const bool async = option(argc, argv, "--async", "no") == "yes";
+  const bool steps = option(argc, argv, "--steps", "no") == "yes";
 
   auto opened = pliant::Session::open();
   if (!opened) return fail(nullptr, opened.error());
@@ -54,8 +55,17 @@ int main(int argc, char** argv) {
   operation.input = data;
   operation.output = data;
   operation.count = bytes / sizeof(float);
+  const auto run_step = [&]() -> pliant::Status {
+    pliant::Step step = session.begin_step();
+    if (!step) return session.status();
+    PLIANT_TRY(step.all_reduce(operation.name, data, operation.count, pliant::DType::kF32,
+                               pliant::Op::kSum));
+    return step.commit();
+  };
   for (long round = 0; round < rounds; ++round) {
-    pliant::Status status = async ? session.start(operation).wait() : session.run(operation);
+    pliant::Status status = steps   ? run_step()
+                            : async ? session.start(operation).wait()
+                                    : session.run(operation);
     if (!status) return fail(&session, status.error());
     if (round == 0) {
       std::printf("{\"running\": %d, \"pid\": %d}\n", session.rank(), getpid());
