@@ -117,9 +117,7 @@ Result<pliant_options> known_options(const pliant_options& given) {
 Result<SessionOptions> merged_options(const pliant_options& given) {
   auto known = known_options(given);
   if (!known) return known.error();
-  auto base = options_from_environment();
-  if (!base) return base.error();
-  std::map<std::string, std::string> variables = to_environment(*base);
+  std::map<std::string, std::string> variables = environment_variables();
   const auto text = [&](const char* name, const char* value) {
     if (value != nullptr) variables[name] = value;
   };

@@ -119,7 +119,7 @@ Result<SessionOptions> options_from(const Variables& variables) {
   return options;
 }
 
-Result<SessionOptions> options_from_environment() {
+Variables environment_variables() {
   Variables variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -127,8 +127,10 @@ Result<SessionOptions> options_from_environment() {
     if (text.starts_with("PLIANT_") && equals != std::string_view::npos)
       variables.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
-  return options_from(variables);
+  return variables;
 }
+
+Result<SessionOptions> options_from_environment() { return options_from(environment_variables()); }
 
 Variables to_environment(const SessionOptions& options) {
   // The shortest text that reads back as the same duration.

@@ -46,11 +46,14 @@ struct SessionOptions {
 // PLIANT_STORE, which the agent sets. A value that cannot be read is an error that names the
 // variable.
 Result<SessionOptions> options_from_environment();
+// All PLIANT_* of this process, for those who put something in their place.
+std::map<std::string, std::string> environment_variables();
 
 // The same from given variables; those that are not PLIANT_* or are absent keep their default.
 Result<SessionOptions> options_from(const std::map<std::string, std::string>& variables);
 
-// The variables of `options`, for a worker that is to be started with them.
+// The variables of `options`, for a worker that is to be started with them; what its agent says
+// (PLIANT_SCHEDULE, PLIANT_STORE, PLIANT_LIFE_FD) is not among them.
 std::map<std::string, std::string> to_environment(const SessionOptions& options);
 
 }  // namespace pliant

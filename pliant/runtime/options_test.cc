@@ -57,10 +57,16 @@ TEST(Options, ErrorNamesTheVariable) {
 
 TEST(Options, ReadsTheEnvironmentOfTheProcess) {
   setenv("PLIANT_STRATEGY", "ring", 1);
+  setenv("PLIANT_STORE", "store-7", 1);
   const auto read = options_from_environment();
+  const auto variables = environment_variables();
   unsetenv("PLIANT_STRATEGY");
+  unsetenv("PLIANT_STORE");
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->strategy, "ring");
+  // What the agent says is there for those who change the rest.
+  EXPECT_EQ(variables.at("PLIANT_STORE"), "store-7");
+  EXPECT_EQ(options_from(variables)->store, "store-7");
 }
 
 }  // namespace
