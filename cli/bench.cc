@@ -10,13 +10,12 @@
 #include "cli/bench_plan.h"
 #include "cli/bench_report.h"
 #include "cli/bench_worker.h"
+#include "cli/job_client.h"
 #include "pliant/runtime/launch.h"
 #include "pliant/runtime/process_group.h"
 
 namespace pliant::cli {
 namespace {
-
-constexpr int kUsageError = 2;
 
 constexpr const char* kExplanation = R"(Examples:
   pliant bench all_reduce --np 2,4,8 --sizes 1K,64K,1M,16M

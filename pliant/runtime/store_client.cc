@@ -60,13 +60,28 @@ class StoreClient::Call final {
     if (frame->kind == StoreKind::kOutcome) PLIANT_TRY(decode_outcome(frame->body));
     return invalid(who_ + " answers with something else than was asked for");
   }
+  // The store's last word, or its leave to go on.
+  Status outcome() {
+    const auto frame = next(StoreKind::kOutcome);
+    if (!frame) return frame.error();
+    return decode_outcome(frame->body);
+  }
+  Status send_elements(const store::VaultPart& part) {
+    const Bytes memory = part.memory->bytes();
+    for (size_t offset = 0; offset < memory.size(); offset += kChunkBytes) {
+      const Bytes chunk = memory.subspan(offset, std::min(kChunkBytes, memory.size() - offset));
+      line_.send(StoreKind::kCopyBytes, {chunk.begin(), chunk.end()});
+      PLIANT_TRY(flush());
+    }
+    return {};
+  }
   // Sends all of it; the deadline moves with it.
   Status flush() {
     while (true) {
+      deadline_ = std::max(deadline_, now() + kStillMax);
       const auto flushed = line_.flush();
       if (!flushed) return flushed.error();
       if (*flushed) return {};
-      deadline_ = std::max(deadline_, now() + kStillMax);
       if (const auto ready = wait(POLLOUT); !ready) return ready.error();
     }
   }
@@ -171,7 +186,9 @@ StoreClient::StoreClient(StorePlace place, PeerId self) : place_(std::move(place
 
 Status StoreClient::hand_over(const store::VaultTicket& ticket, const store::VaultPart& part,
                               Instant deadline, int cancel) const {
-  if (!place_.endpoint.empty()) return give(ticket.step, part, deadline);
+  if (!place_.endpoint.empty())
+    return send_copy({place_.host, StoreCopy::Purpose::kOwn, {ticket.step, 0, 1}}, {&part, 1},
+                     deadline, cancel);
   auto call = Call::open(*this, deadline, cancel);
   if (!call) return call.error();
   (*call)->line().send(StoreKind::kOffer, encode(StoreOffer{ticket, part.manifest}), part.memory);
@@ -268,26 +285,20 @@ Result<store::VaultPart> StoreClient::pull(const StorePull& pieces, Instant dead
   }
 }
 
-// A version of the other host's own.
-Status StoreClient::give(uint64_t step, const store::VaultPart& part, Instant deadline) const {
-  auto call = Call::open(*this, deadline);
+Status StoreClient::send_copy(const StoreCopy& about, std::span<const store::VaultPart> parts,
+                              Instant deadline, int cancel) const {
+  auto call = Call::open(*this, deadline, cancel);
   if (!call) return call.error();
   StoreLine& line = (*call)->line();
-  const StoreCopy about{place_.host, StoreCopy::Purpose::kOwn, {step, 0, 1}};
   line.send(StoreKind::kCopy, encode(about));
-  line.send(StoreKind::kCopyPart, store::encode(part.manifest));
-  const auto leave = (*call)->next(StoreKind::kOutcome);
-  if (!leave) return leave.error();
-  PLIANT_TRY(decode_outcome(leave->body));
-  const Bytes memory = part.memory->bytes();
-  for (size_t offset = 0; offset < memory.size(); offset += kChunkBytes) {
-    const Bytes chunk = memory.subspan(offset, std::min(kChunkBytes, memory.size() - offset));
-    line.send(StoreKind::kCopyBytes, {chunk.begin(), chunk.end()});
-    PLIANT_TRY((*call)->flush());
+  for (const store::VaultPart& part : parts) {
+    line.send(StoreKind::kCopyPart, store::encode(part.manifest));
+    // Another host's own store first says whether it takes it.
+    if (about.purpose == StoreCopy::Purpose::kOwn) PLIANT_TRY((*call)->outcome());
+    if (about.purpose != StoreCopy::Purpose::kOutline) PLIANT_TRY((*call)->send_elements(part));
   }
-  const auto outcome = (*call)->next(StoreKind::kOutcome);
-  if (!outcome) return outcome.error();
-  return decode_outcome(outcome->body);
+  PLIANT_TRY((*call)->flush());
+  return (*call)->outcome();
 }
 
 }  // namespace pliant

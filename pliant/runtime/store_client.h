@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,13 +57,16 @@ class StoreClient final {
   // Some of what another host has, verified.
   Result<store::VaultPart> pull(const StorePull& pieces, Instant deadline) const;
 
+  // A version, or its outline, for another host to keep: what is copied, and why, says `about`.
+  Status send_copy(const StoreCopy& about, std::span<const store::VaultPart> parts,
+                   Instant deadline, int cancel = -1) const;
+
   const StorePlace& place() const { return place_; }
   // "the store of host b"
   std::string name() const;
 
  private:
   class Call;
-  Status give(uint64_t step, const store::VaultPart& part, Instant deadline) const;
   const StorePlace place_;
   const PeerId self_;
 };

@@ -1,94 +1,23 @@
 #include "pliant/runtime/store_copies.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "pliant/base/log.h"
-#include "pliant/transport/handshake.h"
+#include "pliant/runtime/store_client.h"
 
 namespace pliant {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
-// Without a byte moving for so long the other host is given up.
-constexpr Duration kStillMax = std::chrono::seconds(20);
-
-// One copy on its way to one host.
-class Sending final {
- public:
-  Sending(Fd socket, int cancel) : line_(std::move(socket)), cancel_(cancel) {}
-
-  StoreLine& line() { return line_; }
-  Status connected() {
-    PLIANT_TRY(wait(POLLOUT));
-    return connect_status(line_.socket());
-  }
-  Status flush() {
-    while (true) {
-      const auto flushed = line_.flush();
-      if (!flushed) return flushed.error();
-      if (*flushed) return {};
-      PLIANT_TRY(wait(POLLOUT));
-    }
-  }
-  Status fill() {
-    PLIANT_TRY(wait(POLLIN));
-    return line_.fill();
-  }
-
- private:
-  Status wait(short events) {
-    std::array<pollfd, 2> entries = {pollfd{line_.socket().get(), events, 0},
-                                     pollfd{cancel_, POLLIN, 0}};
-    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kStillMax);
-    int ready = -1;
-    do {
-      ready = poll(entries.data(), entries.size(), static_cast<int>(limit.count()));
-    } while (ready < 0 && errno == EINTR);
-    if (ready < 0) return system_error("cannot wait for another host's store");
-    if (entries[1].revents != 0) return Error{Code::kCancelled, "the store ends", {}, {}};
-    if (ready == 0) return Error{Code::kTimeout, "the other host's store is silent", {}, {}};
-    return {};
-  }
-
-  StoreLine line_;
-  const int cancel_;
-};
-
-Status greet(Sending& sending, const StoreCopies::Options& options, uint32_t to) {
-  Hello hello;
-  hello.job = options.job;
-  hello.token = options.token;
-  hello.from = {.host = options.host, .slot = 0, .incarnation = 1};
-  hello.to = {.host = to, .slot = 0, .incarnation = 0};
-  sending.line().send_raw(encode(hello));
-  PLIANT_TRY(sending.flush());
-  while (sending.line().waiting_bytes() < kAnswerBytes) PLIANT_TRY(sending.fill());
-  const auto answer = decode_answer(sending.line().peek_raw().first<kAnswerBytes>());
-  if (!answer) return answer.error();
-  sending.line().skip_raw(kAnswerBytes);
-  if (*answer == Answer::kAccepted) return {};
-  return invalid(fmt::format("it refused: {}", to_string(*answer)));
-}
-
-Status send_memory(Sending& sending, const store::VaultPart& part) {
-  const Bytes memory = part.memory->bytes();
-  for (size_t offset = 0; offset < memory.size(); offset += kChunkBytes) {
-    const Bytes chunk = memory.subspan(offset, std::min(kChunkBytes, memory.size() - offset));
-    sending.line().send(StoreKind::kCopyBytes, {chunk.begin(), chunk.end()});
-    PLIANT_TRY(sending.flush());
-  }
-  return {};
-}
+// Until the other host answers; elements may take longer.
+constexpr Duration kAnswerMax = std::chrono::seconds(20);
 
 }  // namespace
 
@@ -157,29 +86,17 @@ void StoreCopies::work() {
 }
 
 Status StoreCopies::send(const store::Version& version, const Target& target) const {
-  const auto address = parse_endpoint(target.peer.endpoint);
-  if (!address) return address.error();
-  auto socket = connect_tcp(*address);
-  if (!socket) return socket.error();
-  Sending sending(std::move(*socket), cancel_.get());
-  PLIANT_TRY(sending.connected());
-  PLIANT_TRY(greet(sending, options_, target.peer.host));
-  const StoreCopy about{
-      options_.host,
-      target.purpose,
-      {version.step(), version.epoch(), static_cast<uint32_t>(version.parts().size())}};
-  sending.line().send(StoreKind::kCopy, encode(about));
-  for (const store::VaultPart& part : version.parts()) {
-    sending.line().send(StoreKind::kCopyPart, store::encode(part.manifest));
-    if (target.purpose == StoreCopy::Purpose::kCopy) PLIANT_TRY(send_memory(sending, part));
-  }
-  PLIANT_TRY(sending.flush());
-  while (true) {
-    auto frame = sending.line().next();
-    if (!frame) return frame.error();
-    if (frame->has_value()) return decode_outcome((*frame)->body);
-    PLIANT_TRY(sending.fill());
-  }
+  const StoreClient there({.name = {},
+                           .job = options_.job,
+                           .token = options_.token,
+                           .host = target.peer.host,
+                           .endpoint = target.peer.endpoint},
+                          {.host = options_.host, .slot = 0, .incarnation = 1});
+  return there.send_copy(
+      {options_.host,
+       target.purpose,
+       {version.step(), version.epoch(), static_cast<uint32_t>(version.parts().size())}},
+      version.parts(), now() + kAnswerMax, cancel_.get());
 }
 
 // ---- Pieces for others ------------------------------------------------------------------------
