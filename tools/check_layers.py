@@ -22,12 +22,13 @@ LAYERS = {
     "data": ["base"],
     "policy": ["membership", "tensor"],
     "runtime": ["collective", "membership", "store", "data", "policy"],
+    "training": ["runtime"],
     "sim": ["runtime"],
-    "capi": ["runtime"],
-    "cli": ["sim"],
-    "train": ["runtime"],
-    "bench": ["runtime"],
-    "examples": ["runtime", "capi"],
+    "capi": ["training"],
+    "cli": ["sim", "training"],
+    "train": ["training"],
+    "bench": ["training"],
+    "examples": ["training", "capi"],
 }
 
 # Siblings that must not know each other, though they are one layer.
@@ -122,6 +123,8 @@ def self_test():
         ("pliant/policy/a.cc", '#include "pliant/transport/transport.h"', True),
         ("pliant/runtime/a.cc", '#include "pliant/collective/b.h"', False),
         ("pliant/runtime/a.cc", '#include "pliant/sim/b.h"', True),
+        ("pliant/runtime/a.cc", '#include "pliant/training/b.h"', True),
+        ("pliant/training/a.cc", '#include "pliant/policy/b.h"', False),
         ("pliant/runtime/a.cc", '#  include <pliant/sim/b.h>', True),
         ("pliant/runtime/a.cc", '#include "options.h"', True),
         ("pliant/transport/shm/a.cc", '#include "pliant/transport/tcp/b.h"', True),
