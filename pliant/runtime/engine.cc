@@ -156,7 +156,7 @@ void Engine::make_executor(Transport& transport) {
                         .timeout = options_.timeout,
                         .plan = planner_,
                         .describe = [this](PeerId peer) { return describe(peer); }});
-  store_ = std::make_unique<PeerStore>(transport, kFirstEpoch, options_.store_window);
+  store_ = std::make_unique<PeerStore>(transport, kFirstEpoch);
 }
 
 // Shared memory is mapped before the first operation, so that none has to wait for it.
@@ -193,6 +193,7 @@ Engine::~Engine() {
     const std::lock_guard guard(loop_);
     executor_->cancel_all({Code::kCancelled, "the session ends", {}, {}});
     executor_->advance_all(now());
+    store_->cancel_all({Code::kCancelled, "the session ends", {}, {}});
     std::vector<PeerId> peers;
     for (const PeerId peer : world_.members)
       if (peer != options_.self) peers.push_back(peer);
@@ -412,41 +413,60 @@ void Engine::wait(const std::atomic<bool>& done) {
     done.wait(false, std::memory_order_acquire);
 }
 
-Result<PeerStore::Value> Engine::request(PeerId peer, std::string_view name, uint64_t version) {
-  // Shared with the answer, which may come after the deadline.
-  struct Waiting {
-    std::atomic<bool> done = false;
-    std::optional<Result<PeerStore::Value>> value;
-  };
-  const auto waiting = std::make_shared<Waiting>();
-  const auto finish = [waiting](Result<PeerStore::Value> value) {
-    if (waiting->done.load()) return;
-    waiting->value = std::move(value);
-    waiting->done.store(true, std::memory_order_release);
-    waiting->done.notify_all();
-  };
-  Loop::TimerId timer{};
-  {
-    const std::lock_guard guard(loop_);
-    const uint64_t number = store_->request(peer, name, version, finish);
-    timer =
-        loop_.at(now() + options_.timeout, [this, finish, number, peer, text = std::string(name)] {
-          store_->abandon(number);
-          finish(Error{Code::kTimeout,
-                       fmt::format("{} did not answer a request for '{}' within {:.1f} s",
-                                   describe(peer), text, seconds(options_.timeout)),
-                       peer, view_.epoch});
-        });
-    if (sleeping_) nudge();
-  }
-  wait(waiting->done);
+// ---- Values of peers --------------------------------------------------------------------------
+
+std::shared_ptr<ValueRequest> answered_request(Result<StoredValue> value) {
+  auto request = std::make_shared<ValueRequest>();
+  request->value = std::move(value);
+  request->done = true;
+  return request;
+}
+
+// The copy is made without the loop, which others need meanwhile.
+Status Engine::save(std::string_view name, uint64_t version, std::span<const Bytes> parts,
+                    int window) {
+  size_t bytes = 0;
+  for (const Bytes part : parts) bytes += part.size();
+  PeerStore::Value value =
+      with_loop([&] { return store_->spare(name, bytes, static_cast<size_t>(window)); });
+  value.clear();
+  value.reserve(bytes);
+  for (const Bytes part : parts) value.insert(value.end(), part.begin(), part.end());
+  return with_loop(
+      [&] { return store_->save(name, version, std::move(value), static_cast<size_t>(window)); });
+}
+
+std::shared_ptr<ValueRequest> Engine::request(PeerId peer, std::string_view name,
+                                              uint64_t version) {
   const std::lock_guard guard(loop_);
-  loop_.cancel(timer);
-  if (!*waiting->value && waiting->value->code() == Code::kInvalid)
-    return Error{Code::kInvalid,
-                 fmt::format("{} {}", describe(peer), waiting->value->error().message), peer,
-                 view_.epoch};
-  return std::move(*waiting->value);
+  if (peer == options_.self) return answered_request(store_->get(name, version));
+  auto request = std::make_shared<ValueRequest>();
+  request->engine = this;
+  const auto timer = std::make_shared<std::optional<Loop::TimerId>>();
+  const auto finish = [this, request, timer, peer](Result<StoredValue> value) {
+    if (request->done.load()) return;
+    if (*timer) loop_.cancel(**timer);
+    request->value = std::move(value);
+    if (!*request->value && request->value->code() == Code::kInvalid)
+      request->value = Error{Code::kInvalid,
+                             fmt::format("{} {}", describe(peer), request->value->error().message),
+                             peer, view_.epoch};
+    request->done.store(true, std::memory_order_release);
+    request->done.notify_all();
+  };
+  const uint64_t number = store_->request(peer, name, version, finish);
+  if (request->done.load()) return request;
+  *timer =
+      loop_.at(now() + options_.timeout, [this, timer, number, peer, text = std::string(name)] {
+        timer->reset();
+        store_->abandon(number,
+                        Error{Code::kTimeout,
+                              fmt::format("{} did not answer a request for '{}' within {:.1f} s",
+                                          describe(peer), text, seconds(options_.timeout)),
+                              peer, view_.epoch});
+      });
+  if (sleeping_) nudge();
+  return request;
 }
 
 // ---- Views ------------------------------------------------------------------------------------
@@ -491,6 +511,11 @@ void Engine::view_decided(const ViewDecided& decided) {
   pending_.view = decided.view;
   pending_.gone.insert(pending_.gone.end(), decided.gone.begin(), decided.gone.end());
   newest_epoch_.store(number(decided.view.epoch), std::memory_order_release);
+  // Who is out may still be connected, and silent.
+  for (const Departure& departure : decided.gone)
+    store_->let_go(departure.peer,
+                   {Code::kPeerLost, describe(departure.peer) + " is not part of the job any more",
+                    departure.peer, view_.epoch});
   executor_->interrupt(stale());
   view_changed_.notify_all();
   if (sleeping_) nudge();

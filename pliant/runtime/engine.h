@@ -24,6 +24,16 @@
 
 namespace pliant {
 
+class Engine;
+
+// A value that was asked for. `value` is there once `done` is set, with the loop held.
+struct ValueRequest {
+  std::atomic<bool> done = false;
+  std::optional<Result<StoredValue>> value;
+  Engine* engine = nullptr;  // to wait with, while it is not done
+};
+std::shared_ptr<ValueRequest> answered_request(Result<StoredValue> value);
+
 class Engine final : private Sink, public StepGround {
  public:
   using Planner = std::function<Plan(const Signature&, const Group&)>;
@@ -70,8 +80,10 @@ class Engine final : private Sink, public StepGround {
   bool candidate() const override { return candidate_; }
   bool left_behind() override;
 
-  // Fetches a value from a peer's store.
-  Result<PeerStore::Value> request(PeerId peer, std::string_view name, uint64_t version);
+  // Keeps a value for the peers, of parts that stand behind each other in it.
+  Status save(std::string_view name, uint64_t version, std::span<const Bytes> parts, int window);
+  // Asks for a value of a peer's store, or of this process's own.
+  std::shared_ptr<ValueRequest> request(PeerId peer, std::string_view name, uint64_t version);
 
   // Calls `use` with the loop held.
   template <typename Use>
@@ -80,7 +92,6 @@ class Engine final : private Sink, public StepGround {
     return use();
   }
   Executor& executor() { return *executor_; }
-  PeerStore& store() { return *store_; }
 
  private:
   explicit Engine(const SessionOptions& options);

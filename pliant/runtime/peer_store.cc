@@ -17,37 +17,51 @@ constexpr size_t kNameBytesMax = 256;
 constexpr size_t kRequestBytesMax = 512;
 }  // namespace
 
-PeerStore::PeerStore(Transport& transport, Epoch epoch, int window)
-    : transport_(transport), epoch_(epoch), window_(static_cast<size_t>(window)) {}
+PeerStore::PeerStore(Transport& transport, Epoch epoch) : transport_(transport), epoch_(epoch) {}
 
 bool PeerStore::owns(const Frame& frame) { return frame.type >= kRequest; }
 bool PeerStore::owns(uint64_t cookie) { return (cookie & kCookie) != 0; }
 
-Status PeerStore::save(std::string_view name, uint64_t version, std::span<const std::byte> bytes) {
+Status PeerStore::save(std::string_view name, uint64_t version, Value value, size_t window) {
   if (name.empty() || name.size() > kNameBytesMax)
     return invalid(fmt::format("a stored name has 1 to {} characters", kNameBytesMax));
   if (version == kNewest) return invalid("the highest version number is reserved");
-  auto& versions = values_[std::string(name)];
-  versions[version] = std::make_shared<const Value>(bytes.begin(), bytes.end());
-  while (versions.size() > window_) versions.erase(versions.begin());
+  if (value.size() > kPayloadBytesMax)
+    return invalid(fmt::format("the value '{}' is too large: a message has at most {} bytes", name,
+                               kPayloadBytesMax));
+  Versions& versions = values_[std::string(name)];
+  versions[version] = std::make_shared<Value>(std::move(value));
+  while (versions.size() > std::max<size_t>(1, window)) versions.erase(versions.begin());
   return {};
 }
 
-Result<PeerStore::Shared> PeerStore::find(const std::string& name, uint64_t version) const {
+PeerStore::Value PeerStore::spare(std::string_view name, size_t bytes, size_t window) {
+  const auto at = values_.find(std::string(name));
+  // Peers may ask for the newest at any time.
+  if (at == values_.end() || at->second.size() < std::max<size_t>(2, window)) return {};
+  const auto oldest = at->second.begin();
+  if (oldest->second.use_count() > 1 || oldest->second->size() != bytes) return {};
+  Value memory = std::move(*oldest->second);
+  at->second.erase(oldest);
+  return memory;
+}
+
+Result<PeerStore::Versions::const_iterator> PeerStore::find(const std::string& name,
+                                                            uint64_t version) const {
   const auto at = values_.find(name);
   if (at == values_.end()) return invalid(fmt::format("holds no value '{}'", name));
-  const auto& versions = at->second;
+  const Versions& versions = at->second;
   const auto wanted = version == kNewest ? std::prev(versions.end()) : versions.find(version);
   if (wanted == versions.end())
     return invalid(fmt::format("holds versions {} to {} of '{}', not {}", versions.begin()->first,
                                versions.rbegin()->first, name, version));
-  return wanted->second;
+  return wanted;
 }
 
-Result<PeerStore::Value> PeerStore::get(std::string_view name, uint64_t version) const {
-  auto found = find(std::string(name), version);
+Result<StoredValue> PeerStore::get(std::string_view name, uint64_t version) const {
+  const auto found = find(std::string(name), version);
   if (!found) return invalid("this rank " + found.error().message);
-  return **found;
+  return StoredValue{*(*found)->second, (*found)->first};
 }
 
 uint64_t PeerStore::request(PeerId peer, std::string_view name, uint64_t version, Answer answer) {
@@ -59,19 +73,41 @@ uint64_t PeerStore::request(PeerId peer, std::string_view name, uint64_t version
   Writer writer;
   writer.put(version);
   writer.put_string(name.substr(0, kNameBytesMax));
-  pending_.emplace(number, Pending{peer, std::string(name), std::move(answer), {}});
+  pending_.emplace(number, Pending{peer, std::move(answer), {}});
   Frame frame;
   frame.type = kRequest;
   frame.key = number;
-  post(peer, frame, std::make_shared<const Value>(writer.bytes()));
+  post(peer, frame, std::make_shared<Value>(writer.bytes()));
   return number;
 }
 
-void PeerStore::abandon(uint64_t request) {
-  const auto at = pending_.find(request);
-  if (at == pending_.end()) return;
-  transport_.forget(at->second.value);
-  pending_.erase(at);
+// An answer may make calls of its own.
+template <typename Wanted>
+void PeerStore::end(Wanted wanted, const Error& error) {
+  std::vector<Answer> answers;
+  for (auto at = pending_.begin(); at != pending_.end();) {
+    if (!wanted(at->first, at->second.peer)) {
+      ++at;
+      continue;
+    }
+    transport_.forget(at->second.value);
+    answers.push_back(std::move(at->second.answer));
+    at = pending_.erase(at);
+  }
+  for (const Answer& answer : answers) answer(error);
+}
+
+void PeerStore::abandon(uint64_t request, const Error& error) {
+  end([&](uint64_t number, PeerId) { return number == request; }, error);
+}
+
+void PeerStore::let_go(PeerId peer, const Error& error) {
+  lost_.emplace(peer, error);
+  end([&](uint64_t, PeerId from) { return from == peer; }, error);
+}
+
+void PeerStore::cancel_all(const Error& error) {
+  end([](uint64_t, PeerId) { return true; }, error);
 }
 
 void PeerStore::post(PeerId to, Frame frame, Shared payload) {
@@ -79,7 +115,7 @@ void PeerStore::post(PeerId to, Frame frame, Shared payload) {
   frame.payload_bytes = payload->size();
   const uint64_t cookie = kCookie | next_++;
   const std::span<const std::byte> bytes = *payload;
-  outgoing_.emplace(cookie, std::move(payload));
+  outgoing_.emplace(cookie, Outgoing{to, std::move(payload)});
   transport_.send(to, frame, bytes, cookie);
 }
 
@@ -104,7 +140,8 @@ void PeerStore::arrived(PeerId from, const Frame& frame, std::byte* payload) {
   Pending pending = std::move(at->second);
   pending_.erase(at);
   pending.value.resize(frame.payload_bytes);
-  if (frame.type == kValue) return pending.answer(std::move(pending.value));
+  if (frame.type == kValue)
+    return pending.answer(StoredValue{std::move(pending.value), frame.count});
   const std::string why(reinterpret_cast<const char*>(pending.value.data()), pending.value.size());
   pending.answer(Error{Code::kInvalid, why, from, epoch_});
 }
@@ -113,30 +150,27 @@ void PeerStore::serve(PeerId from, const Frame& frame, std::span<const std::byte
   Reader reader(body);
   const auto version = reader.take<uint64_t>();
   const std::string name = reader.take_string(kNameBytesMax);
-  auto found = reader.finished() ? find(name, version)
-                                 : Result<Shared>(invalid("received a request it cannot read"));
+  const auto found =
+      reader.finished()
+          ? find(name, version)
+          : Result<Versions::const_iterator>(invalid("received a request it cannot read"));
   Frame reply;
   reply.key = frame.key;
   reply.type = found ? kValue : kMissing;
-  if (found) return post(from, reply, *found);
+  if (found) {
+    reply.count = (*found)->first;
+    return post(from, reply, (*found)->second);
+  }
   const auto why = std::as_bytes(std::span(found.error().message));
-  post(from, reply, std::make_shared<const Value>(why.begin(), why.end()));
+  post(from, reply, std::make_shared<Value>(why.begin(), why.end()));
 }
 
 void PeerStore::sent(uint64_t cookie) { outgoing_.erase(cookie); }
 
 void PeerStore::lost(PeerId peer, const Error& error) {
-  lost_.emplace(peer, error);
-  std::vector<Answer> answers;
-  for (auto at = pending_.begin(); at != pending_.end();) {
-    if (at->second.peer != peer) {
-      ++at;
-      continue;
-    }
-    answers.push_back(std::move(at->second.answer));
-    at = pending_.erase(at);
-  }
-  for (Answer& answer : answers) answer(error);
+  // Nobody says of these that they were sent.
+  std::erase_if(outgoing_, [&](const auto& entry) { return entry.second.to == peer; });
+  let_go(peer, error);
 }
 
 }  // namespace pliant

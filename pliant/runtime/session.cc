@@ -388,8 +388,10 @@ Result<Snapshot> Session::snapshot(uint64_t step) {
     const uint64_t size = size_of(state.dtype);
     const uint64_t count = state.memory.size() / size;
     // Without the product of the two, which may not fit.
-    const uint64_t begin = count / members * self + std::min(self, count % members);
-    const uint64_t end = begin + count / members + (self < count % members ? 1 : 0);
+    uint64_t begin = count / members * self + std::min(self, count % members);
+    uint64_t end = begin + count / members + (self < count % members ? 1 : 0);
+    // Parts of different copies would be nobody's.
+    if (state.kind == StateKind::kOwn) begin = self == 0 ? 0 : count, end = count;
     SnapshotPiece& piece = pieces.emplace_back();
     piece.tensor = {std::string(state.name), state.dtype, {count}};
     piece.box.dims = 1;
@@ -439,9 +441,14 @@ Result<uint64_t> Session::restore_state(uint64_t step) {
 
 // ---- Steps ------------------------------------------------------------------------------------
 
-Status Session::register_state(std::string_view name, std::span<std::byte> memory, DType dtype) {
-  return impl_->steps->register_state(name, memory, dtype);
+const char* to_string(StateKind kind) { return kind == StateKind::kOwn ? "own" : "equal"; }
+
+Status Session::register_state(std::string_view name, std::span<std::byte> memory, DType dtype,
+                               StateKind kind) {
+  return impl_->steps->register_state(name, memory, dtype, kind);
 }
+
+bool Session::has_sampler() const { return impl_->steps->has_sampler(); }
 
 Status Session::use_sampler(const SamplerOptions& options) {
   return impl_->steps->use_sampler(options);
@@ -478,6 +485,7 @@ Status Step::all_reduce(std::string_view name, const void* input, size_t count, 
                         void* output) {
   return steps_->all_reduce(name, input, output, count, dtype, op);
 }
+void Step::start() { steps_->start(); }
 Status Step::commit() { return steps_->commit(); }
 bool Step::more() const { return steps_->more(); }
 Result<std::span<const std::byte>> Step::result(std::string_view name) const {
@@ -491,17 +499,41 @@ std::vector<uint64_t> Step::committed_samples() const { return steps_->committed
 // ---- Store ------------------------------------------------------------------------------------
 
 Status Session::save(std::string_view name, uint64_t version, std::span<const std::byte> value) {
-  return impl_->engine->with_loop(
-      [&] { return impl_->engine->store().save(name, version, value); });
+  const Bytes whole[] = {value};
+  return impl_->engine->save(name, version, whole, impl_->options.store_window);
+}
+
+Status Session::save_parts(std::string_view name, uint64_t version, std::span<const Bytes> parts,
+                           int window) {
+  return impl_->engine->save(name, version, parts, window);
 }
 
 Result<std::vector<std::byte>> Session::request(Rank peer, std::string_view name,
                                                 uint64_t version) {
+  auto value = start_request(peer, name, version).wait();
+  if (!value) return value.error();
+  return std::move(value->bytes);
+}
+
+Request Session::start_request(Rank peer, std::string_view name, uint64_t version) {
   if (peer < 0 || peer >= size())
-    return invalid(fmt::format("there is no rank {} among {}", peer, size()));
-  Engine& engine = *impl_->engine;
-  if (peer == rank()) return engine.with_loop([&] { return engine.store().get(name, version); });
-  return engine.request(world().peer(peer), name, version);
+    return Request(
+        answered_request(invalid(fmt::format("there is no rank {} among {}", peer, size()))));
+  return Request(impl_->engine->request(world().peer(peer), name, version));
+}
+
+Request::Request(std::shared_ptr<ValueRequest> request) : request_(std::move(request)) {}
+
+bool Request::done() const {
+  return request_ == nullptr || request_->done.load(std::memory_order_acquire);
+}
+
+Result<StoredValue> Request::wait() {
+  const std::shared_ptr<ValueRequest> request = std::exchange(request_, nullptr);
+  if (request == nullptr) return invalid("the value of this request was taken before");
+  // The session ends only after all its requests have: a done one does not need it.
+  if (!request->done.load(std::memory_order_acquire)) request->engine->wait(request->done);
+  return std::move(*request->value);
 }
 
 }  // namespace pliant

@@ -21,6 +21,7 @@
 #include "pliant/membership/view.h"
 #include "pliant/runtime/options.h"
 #include "pliant/runtime/snapshot.h"
+#include "pliant/runtime/stored_value.h"
 
 namespace pliant {
 
@@ -39,6 +40,29 @@ class Work {
 };
 
 class Steps;
+
+// How members keep registered memory.
+enum class StateKind : uint8_t {
+  kEqual,  // the same bytes on all members after each step: a newcomer gets parts of several copies
+  kOwn,    // each its own: a newcomer gets that of one member whole, all such state of the same one
+};
+const char* to_string(StateKind kind);  // "equal", "own"
+
+// A value on its way from a peer's store; see Session::start_request. It may be dropped before it
+// is there. One thread at a time.
+class Request {
+ public:
+  Request() = default;
+  bool done() const;
+  // Once. An error: kInvalid if the peer does not hold it, kPeerLost as soon as the peer is known
+  // to be gone, kTimeout.
+  Result<StoredValue> wait();
+
+ private:
+  friend class Session;
+  explicit Request(std::shared_ptr<ValueRequest> request);
+  std::shared_ptr<ValueRequest> request_;
+};
 
 // What a change of the view cost, as one member saw it.
 struct StepTimes {
@@ -71,6 +95,9 @@ class Step {
   // hand in the sum over your samples. If `output` is given, commit() copies the result there.
   Status all_reduce(std::string_view name, const void* input, size_t count, DType dtype, Op op,
                     void* output = nullptr);
+  // Begins with the input that was handed in last too, which otherwise waits for the next one or
+  // for commit(): for a caller that still has to compute.
+  void start();
 
   // Completes the step: on every member of the view that follows, or on none. When members were
   // lost meanwhile, the others finish it without them, from the inputs that they have handed in;
@@ -183,11 +210,11 @@ class Session {
   // begin_step() and commit(). In a job that is not elastic, and alone, the same loop runs
   // unchanged.
 
-  // Memory that all members keep equal: model, optimizer, counters, seeds. Before the first step;
-  // the same names, sizes and types on all members. A job begins with the state of rank 0, and
+  // Memory that members keep: model, optimizer, counters, seeds. Before the first step; the same
+  // names, sizes, types and kinds on all members. A job begins with the state of rank 0, and
   // newcomers get that of the members; both verified by checksum. Fastest in memory of allocate().
   Status register_state(std::string_view name, std::span<std::byte> memory,
-                        DType dtype = DType::kU8);
+                        DType dtype = DType::kU8, StateKind kind = StateKind::kEqual);
   template <typename T>
   Status register_value(std::string_view name, T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -197,6 +224,7 @@ class Session {
   // step, whoever comes and goes. Before the first step; equal on all members. With constant_batch
   // every step but the last of an epoch has exactly the global batch; see Step::more().
   Status use_sampler(const SamplerOptions& options);
+  bool has_sampler() const;
   //   while (Step step = session.begin_step()) { ...; if (step.commit()) apply(); }
   // The state must be that after the last committed step: apply it first.
   Step begin_step();
@@ -214,8 +242,8 @@ class Session {
   // Copies pieces of tensors and returns; the hand-over goes on behind. The version of this step is
   // complete, and can be restored, once every member of this host has made the same call.
   Result<Snapshot> snapshot(uint64_t step, std::span<const SnapshotPiece> pieces);
-  // The same with the registered state, of which each member of the host copies its share: name by
-  // name a tensor of one dimension.
+  // The same with the registered state, of which each member of the host copies its share, and the
+  // first of them all that is each member's own: name by name a tensor of one dimension.
   Result<Snapshot> snapshot(uint64_t step);
   // A complete version of this host in the store's own memory, from which any range of any tensor
   // can be read; kNewest is the one completed last.
@@ -231,10 +259,17 @@ class Session {
 
   // A versioned store of whole values: keeps the newest `store_window` versions of each name.
   Status save(std::string_view name, uint64_t version, std::span<const std::byte> value);
+  // The same, of parts that stand behind each other in the value; keeps the newest `window`
+  // versions, whose memory later ones use again.
+  Status save_parts(std::string_view name, uint64_t version, std::span<const Bytes> parts,
+                    int window);
   // Fetches a value saved by a peer; kInvalid if it does not hold that version (any more). The
   // version kNewest asks for the newest.
   static constexpr uint64_t kNewest = UINT64_MAX;
   Result<std::vector<std::byte>> request(Rank peer, std::string_view name, uint64_t version);
+  // Asks for it and returns at once. A change of the view does not disturb it, unless the peer
+  // goes.
+  Request start_request(Rank peer, std::string_view name, uint64_t version);
 
  private:
   struct Impl;

@@ -28,20 +28,22 @@ bool repairable(const Error& error, bool elastic) {
 Steps::Steps(StepGround& ground, PeerId self, Options options)
     : ground_(ground), self_(self), options_(std::move(options)) {}
 
-Status Steps::register_state(std::string_view name, std::span<std::byte> memory, DType dtype) {
+Status Steps::register_state(std::string_view name, std::span<std::byte> memory, DType dtype,
+                             StateKind kind) {
   if (agreed_)
     return invalid(fmt::format("state '{}' is registered too late: before the first step", name));
   if (name.empty() || name.size() > 200)
     return invalid("the name of a state has 1 to 200 characters");
   for (const State& state : states_)
     if (state.name == name) return invalid(fmt::format("state '{}' is registered twice", name));
-  states_.push_back({std::string(name), memory, dtype});
+  states_.push_back({std::string(name), memory, dtype, kind});
   return {};
 }
 
 std::vector<Steps::Registered> Steps::registered() const {
   std::vector<Registered> all;
-  for (const State& state : states_) all.push_back({state.name, state.memory, state.dtype});
+  for (const State& state : states_)
+    all.push_back({state.name, state.memory, state.dtype, state.kind});
   return all;
 }
 
@@ -114,11 +116,7 @@ Status Steps::all_reduce(std::string_view name, const void* input, void* output,
     return invalid(fmt::format(
         "'{}' was not handed in before: a step with more samples has the same names", name));
   // Whoever hands in the next input has time for the one before; the last is run by commit().
-  if (calls.count > 0 && !ground_.newer_view()) {
-    Call& before = calls.at(calls.count - 1);
-    note_contributors();
-    if (!before.started) start_call(before);
-  }
+  start();
   if (calls.count == calls.slots.size()) calls.slots.push_back(std::make_unique<Call>());
   Call& call = calls.at(calls.count++);
   if (call.name != name) call.name = name;
@@ -134,6 +132,13 @@ Status Steps::all_reduce(std::string_view name, const void* input, void* output,
   operation.shared_result = true;
   operation.mark = open_->number;
   return {};
+}
+
+void Steps::start() {
+  if (!open_ || open_calls().count == 0 || ground_.newer_view()) return;
+  Call& last = open_calls().at(open_calls().count - 1);
+  note_contributors();
+  if (!last.started) start_call(last);
 }
 
 void Steps::prepare_call(Call& call) {
@@ -209,6 +214,7 @@ Status Steps::run_calls() {
   for (size_t i = 0; i + 1 < calls.count; ++i)
     if (!calls.at(i).started) start_call(calls.at(i));
   Call& last = calls.at(calls.count - 1);
+  if (last.started) return wait_for_calls();
   prepare_call(last);
   Status status = ground_.run(last.operation, active_, &last.result);
   if (calls.count == 1) return status;

@@ -41,17 +41,21 @@ class Steps final {
 
   Steps(StepGround& ground, PeerId self, Options options);
 
-  // Memory that is equal on all members after each commit, once the caller has applied the step.
+  // Memory that is equal on all members after each commit, once the caller has applied the step, or
+  // each member's own.
   // Before the first begin(); the same names, sizes and types on all members.
-  Status register_state(std::string_view name, std::span<std::byte> memory, DType dtype);
+  Status register_state(std::string_view name, std::span<std::byte> memory, DType dtype,
+                        StateKind kind = StateKind::kEqual);
   struct Registered {
     std::string_view name;
     std::span<std::byte> memory;
     DType dtype = DType::kU8;
+    StateKind kind = StateKind::kEqual;
   };
   std::vector<Registered> registered() const;
   // Deals out samples to the members; its position is part of the state.
   Status use_sampler(const SamplerOptions& options);
+  bool has_sampler() const { return sampler_.has_value(); }
 
   // Opens the next step. False: this member is not part of the job any more, or all samples of all
   // epochs are consumed; an error ends the training.
@@ -66,6 +70,8 @@ class Steps final {
   // commit() copies the result there.
   Status all_reduce(std::string_view name, const void* input, void* output, size_t count,
                     DType dtype, Op op);
+  // Begins with the last of them too, instead of leaving it to commit().
+  void start();
   // Completes the step, unless there are more() samples then. An error other than kCancelled (this
   // member is out) ends the training.
   Status commit();
@@ -121,6 +127,7 @@ class Steps final {
     std::string name;
     std::span<std::byte> memory;
     DType dtype = DType::kU8;
+    StateKind kind = StateKind::kEqual;
   };
 
   // Follows the views until one is installed and agreed on. The first time there is one already.

@@ -19,7 +19,9 @@ constexpr size_t kSourcesMax = 4;
 constexpr size_t kInFlightMax = 8;
 constexpr size_t kSliceAlignment = 4096;
 
-std::span<std::byte> slice(std::span<std::byte> memory, size_t part, size_t parts) {
+// What the sources are to one buffer: each gives a part, or the first of them all of it.
+std::span<std::byte> slice(std::span<std::byte> memory, StateKind kind, size_t part, size_t parts) {
+  if (kind == StateKind::kOwn) return part == 0 ? memory : memory.subspan(memory.size());
   const auto cut = [&](size_t at) {
     if (at == parts) return memory.size();
     return memory.size() * at / parts / kSliceAlignment * kSliceAlignment;
@@ -94,6 +96,7 @@ std::vector<std::byte> Steps::manifest() const {
     writer.put_string(state.name);
     writer.put(static_cast<uint64_t>(state.memory.size()));
     writer.put(static_cast<uint8_t>(state.dtype));
+    writer.put(static_cast<uint8_t>(state.kind));
   }
   return writer.bytes();
 }
@@ -151,6 +154,7 @@ Status Steps::take_manifest(Bytes bytes) {
     const std::string name = reader.take_string(256);
     const auto size = reader.take<uint64_t>();
     const auto dtype = static_cast<DType>(reader.take<uint8_t>());
+    const auto kind = static_cast<StateKind>(reader.take<uint8_t>());
     theirs.push_back(name);
     const auto mine = std::find_if(states_.begin(), states_.end(),
                                    [&](const State& state) { return state.name == name; });
@@ -161,6 +165,9 @@ Status Steps::take_manifest(Bytes bytes) {
     if (mine->dtype != dtype)
       return differs(fmt::format("its state '{}' is {}, the others' {}", name,
                                  to_string(mine->dtype), to_string(dtype)));
+    if (mine->kind != kind)
+      return differs(fmt::format("its state '{}' is of kind {}, the others' of kind {}", name,
+                                 to_string(mine->kind), to_string(kind)));
     // The order may differ: it is theirs that counts.
     std::iter_swap(mine, states_.begin() + static_cast<std::ptrdiff_t>(i));
   }
@@ -174,7 +181,8 @@ Status Steps::take_manifest(Bytes bytes) {
   return {};
 }
 
-// Part p of every buffer goes from source p to all newcomers: a group of its own.
+// Part p of every buffer goes from source p to all newcomers: a group of its own. Where members
+// differ the first source gives all of it.
 Status Steps::move_state(bool gives, const std::vector<Rank>& sources) {
   const Group& world = ground_.world();
   std::vector<Rank> newcomers;
@@ -202,11 +210,14 @@ Status Steps::move_state(bool gives, const std::vector<Rank>& sources) {
     ranks.insert(ranks.end(), newcomers.begin(), newcomers.end());
     groups[part] = group_of(ranks);
   }
+  const auto part_of = [&](const State& state, size_t part) {
+    return slice(state.memory, state.kind, part, sources.size());
+  };
   // Buffers outside, parts inside: a newcomer takes from all sources at once.
   for (size_t index = 0; index < states_.size() && first.ok(); ++index)
     for (size_t part = 0; part < sources.size(); ++part) {
       if (groups[part].members.empty()) continue;
-      const std::span<std::byte> data = slice(states_[index].memory, part, sources.size());
+      const std::span<std::byte> data = part_of(states_[index], part);
       if (data.empty()) continue;
       auto transfer = std::make_unique<Transfer>();
       transfer->name = fmt::format("pliant/state/{}/{}", index, part);
@@ -230,7 +241,7 @@ Status Steps::move_state(bool gives, const std::vector<Rank>& sources) {
         ground_.run(broadcast_of(name, sums[part].data(), sums[part].size() * sizeof(uint64_t), 0),
                     groups[part], nullptr));
     for (size_t index = 0; !gives && index < states_.size(); ++index) {
-      const std::span<std::byte> data = slice(states_[index].memory, part, sources.size());
+      const std::span<std::byte> data = part_of(states_[index], part);
       if (!data.empty() && checksum64(data) != sums[part][index] &&
           test_defect() != Defect::kChecksumSkipped)
         return invalid(fmt::format("state '{}' arrived damaged from {}", states_[index].name,
