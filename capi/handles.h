@@ -14,6 +14,7 @@
 
 #include "capi/pliant.h"
 #include "pliant/runtime/session.h"
+#include "pliant/training/synchroniser.h"
 
 struct pliant_session {
   std::unique_ptr<pliant::Session> session;
@@ -23,6 +24,8 @@ struct pliant_session {
   std::mutex mutex;  // guards what follows
   // What pliant_allocate() gave: a wrong pointer is the user's mistake here, not a bug of ours.
   std::unordered_map<void*, size_t> allocations;
+  // What they know is registered state: it lives as long as steps may begin.
+  std::vector<std::shared_ptr<pliant::Synchroniser>> synchronisers;
 };
 
 struct pliant_group {
@@ -37,6 +40,11 @@ struct pliant_work {
 
 struct pliant_snapshot {
   pliant::Snapshot snapshot;
+};
+
+struct pliant_synchroniser {
+  std::shared_ptr<pliant::Synchroniser> synchroniser;
+  pliant_session* session = nullptr;
 };
 
 struct pliant_value {
@@ -81,5 +89,16 @@ pliant_status guarded(const char* function, const pliant_session* session,
 }
 
 inline constexpr const View* kNoView = nullptr;
+
+// What is out of range stays so when it becomes a byte, and is refused below us.
+inline DType dtype_of(pliant_dtype dtype) {
+  return static_cast<DType>(dtype < 0 || dtype > UINT8_MAX ? UINT8_MAX : dtype);
+}
+
+// A step may have changed the view: errors name ranks of the new one.
+inline void refresh_view(pliant_session* session) {
+  if (session->view->epoch != session->session->view().epoch)
+    session->view = std::make_shared<const View>(session->session->view());
+}
 
 }  // namespace pliant::capi

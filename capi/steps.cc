@@ -4,14 +4,23 @@
 namespace pliant::capi {
 namespace {
 
-DType dtype_of(pliant_dtype dtype) {
-  return static_cast<DType>(dtype < 0 || dtype > UINT8_MAX ? UINT8_MAX : dtype);
-}
+struct State {
+  const char* name;
+  void* memory;
+  size_t count;
+  pliant_dtype dtype;
+  StateKind kind;
+};
 
-// The view may have changed: errors name ranks of the new one.
-void refresh_view(pliant_session* session) {
-  if (session->view->epoch != session->session->view().epoch)
-    session->view = std::make_shared<const View>(session->session->view());
+pliant_status register_state(const char* function, pliant_session* session, const State& state) {
+  return guarded(function, session, {{state.name, "name"}, {state.memory, "memory"}},
+                 [&]() -> Status {
+                   const size_t element = pliant_dtype_size(state.dtype);
+                   if (element == 0) return invalid(std::string(function) + ": unknown type");
+                   return session->session->register_state(
+                       state.name, {static_cast<std::byte*>(state.memory), state.count * element},
+                       dtype_of(state.dtype), state.kind);
+                 });
 }
 
 Status need_step(const pliant_session* session, const char* function) {
@@ -29,12 +38,14 @@ extern "C" {
 
 pliant_status pliant_register_state(pliant_session* session, const char* name, void* memory,
                                     size_t count, pliant_dtype dtype) {
-  return guarded(__func__, session, {{name, "name"}, {memory, "memory"}}, [&]() -> Status {
-    const size_t element = pliant_dtype_size(dtype);
-    if (element == 0) return invalid("pliant_register_state: unknown type");
-    return session->session->register_state(
-        name, {static_cast<std::byte*>(memory), count * element}, dtype_of(dtype));
-  });
+  const State state{name, memory, count, dtype, StateKind::kEqual};
+  return register_state(__func__, session, state);
+}
+
+pliant_status pliant_register_state_own(pliant_session* session, const char* name, void* memory,
+                                        size_t count, pliant_dtype dtype) {
+  const State state{name, memory, count, dtype, StateKind::kOwn};
+  return register_state(__func__, session, state);
 }
 
 pliant_status pliant_use_sampler(pliant_session* session, uint64_t samples, uint64_t global_batch,
