@@ -21,7 +21,8 @@ struct pliant_session {
   std::shared_ptr<const pliant::View> view;  // also kept by the works, which may outlive us
   pliant::Step step;                         // the open one, or the last committed
   std::optional<pliant::SamplerOptions> sampler;
-  std::mutex mutex;  // guards what follows
+  pliant::UpcomingSamples upcoming;  // what pliant_upcoming_samples() gave
+  std::mutex mutex;                  // guards what follows
   // What pliant_allocate() gave: a wrong pointer is the user's mistake here, not a bug of ours.
   std::unordered_map<void*, size_t> allocations;
   // What they know is registered state: it lives as long as steps may begin.

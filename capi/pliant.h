@@ -349,6 +349,31 @@ PLIANT_API pliant_status pliant_use_sampler(pliant_session* session, uint64_t sa
  * dealt to the others in the same step (PLIANT_MORE), not to a later one. */
 PLIANT_API pliant_status pliant_keep_global_batch(pliant_session* session);
 
+/* After pliant_use_sampler() and before the first step, on all members: instead of a global batch
+ * each member has `samples` samples a step, so that the batch follows the number of members. */
+PLIANT_API pliant_status pliant_batch_per_member(pliant_session* session, uint64_t samples);
+
+/* From the next step on. All members make the same call between the same two steps. Newcomers take
+ * the members' batch, whatever they asked for themselves; in all else their sampler must be equal.
+ * PLIANT_INVALID inside a step, and with a batch per member. */
+PLIANT_API pliant_status pliant_set_global_batch(pliant_session* session, uint64_t samples);
+
+/* The samples of the next step, all members of the view together, if the epoch has as many left; 0
+ * without a sampler. */
+PLIANT_API pliant_status pliant_global_batch(const pliant_session* session, uint64_t* samples);
+
+/* Where the sampler stands by the committed steps: the epoch of the data, from 0, and the samples
+ * of it that were consumed. After the last epoch: the number of epochs, and 0. */
+PLIANT_API pliant_status pliant_data_position(const pliant_session* session, uint64_t* epoch,
+                                              uint64_t* consumed);
+
+/* For reading ahead: the samples of this member in the k-th step after the open one (after the last
+ * one, if none is open) and their epoch, if nothing changes until then. None behind the last step.
+ * Valid until the next call. What a step really has, pliant_step_samples() says. */
+PLIANT_API pliant_status pliant_upcoming_samples(pliant_session* session, size_t steps_ahead,
+                                                 uint64_t* epoch, const uint64_t** samples,
+                                                 size_t* count);
+
 /* Opens the next step: `*begun` is 1, or 0 if there is none for this member any more: it was asked
  * to leave, or all samples are consumed. The state must be that after the last committed step. The
  * view may change here: rank, size and epoch are to be asked for anew. */

@@ -426,15 +426,34 @@ static void test_steps(void) {
   OK(pliant_register_state(session, "model", model, kBlock, PLIANT_F32));
   INVALID(pliant_register_state(session, "model", model, kBlock, PLIANT_F32), "twice");
   INVALID(pliant_keep_global_batch(session), "use_sampler");
+  INVALID(pliant_batch_per_member(session, 4), "use_sampler");
+  INVALID(pliant_set_global_batch(session, 4), "use_sampler");
   INVALID(pliant_use_sampler(session, 0, 8, 1, 1, 1), "sample");
   OK(pliant_use_sampler(session, 100, 8, 1, 2, 1));
+  OK(pliant_batch_per_member(session, 4));
+  INVALID(pliant_set_global_batch(session, 8), "per member");
+  OK(pliant_global_batch(session, &number));
+  CHECK(number == (uint64_t)size * 4);
+  OK(pliant_use_sampler(session, 100, 5, 1, 2, 1));
   OK(pliant_keep_global_batch(session));
+  OK(pliant_set_global_batch(session, 8));
+  INVALID(pliant_set_global_batch(session, 0), "at least one sample");
   uint64_t consumed = 0;
   while (1) {
+    uint64_t expected_epoch = 0;
+    const uint64_t* expected = NULL;
+    size_t expected_count = 0;
     OK(pliant_begin_step(session, &begun));
+    uint64_t epoch = 0;
+    uint64_t in_epoch = 0;
+    OK(pliant_data_position(session, &epoch, &in_epoch));
+    CHECK(epoch * 100 + in_epoch == consumed);
     if (!begun) break;
     const uint64_t* samples = NULL;
     size_t count = 0;
+    INVALID(pliant_set_global_batch(session, 9), "between two steps");
+    OK(pliant_upcoming_samples(session, 1, &expected_epoch, &expected, &expected_count));
+    if (consumed == 0) CHECK(expected_count > 0 && expected_epoch == 0);
     OK(pliant_step_number(session, &number));
     OK(pliant_step_samples(session, &samples, &count));
     for (size_t i = 0; i < count; ++i) CHECK(samples[i] < 100);
@@ -455,6 +474,10 @@ static void test_steps(void) {
     OK(pliant_step_contributors(session, &members, &contributed));
     CHECK(members == size);
     consumed += contributed;
+    if (consumed < 200)
+      CHECK(expected_epoch == (consumed < 100 ? 0U : 1U));
+    else
+      CHECK(expected_epoch == 2 && expected_count == 0);
   }
   INVALID(pliant_keep_global_batch(session), "before the first step");
   CHECK(consumed == 200);

@@ -68,7 +68,9 @@ pliant_status pliant_keep_global_batch(pliant_session* session) {
       return invalid("pliant_keep_global_batch: there is no batch; call pliant_use_sampler()");
     SamplerOptions options = *session->sampler;
     options.constant_batch = true;
-    return session->session->use_sampler(options);
+    PLIANT_TRY(session->session->use_sampler(options));
+    session->sampler = options;
+    return {};
   });
 }
 

@@ -12,8 +12,6 @@ namespace pliant {
 namespace {
 
 constexpr uint8_t kEncoding = 1;
-// Far beyond what a job can reach, and low enough that no sum of epochs overflows.
-constexpr uint64_t kEpochsMax = uint64_t{1} << 48;
 
 // Adds a range behind the others, as part of the last one where they touch.
 void append(std::vector<Range>& ranges, Range range) {
@@ -122,7 +120,7 @@ Result<SamplerState> decode_sampler_state(Bytes bytes) {
     state.returned.push_back({begin, end});
   }
   if (!reader.finished()) return invalid("the state of a sampler is followed by more bytes");
-  if (state.epoch > kEpochsMax || state.cursor > Permutation::kSizeMax ||
+  if (state.epoch > SamplerOptions::kEpochsMax || state.cursor > Permutation::kSizeMax ||
       !in_order(state.returned, state.cursor))
     return invalid("the state of a sampler holds an epoch, cursor or range that cannot be");
   return state;
@@ -161,13 +159,9 @@ Draw redraw_lost(const Draw& draw, std::span<const bool> contributed, std::span<
 }
 
 Result<Sampler> Sampler::make(const SamplerOptions& options, SamplerState state) {
-  if (options.samples < 1 || options.samples > Permutation::kSizeMax)
-    return invalid(fmt::format("a dataset has 1 to 2^48 samples, not {}", options.samples));
-  if (options.global_batch < 1) return invalid("a global batch has at least one sample");
-  if (options.epochs > kEpochsMax)
-    return invalid(fmt::format("{} epochs are too many; 0 means for ever", options.epochs));
+  PLIANT_TRY(check(options));
   const bool consumed = state.cursor == options.samples && state.returned.empty();
-  if (state.epoch > kEpochsMax || state.cursor > options.samples || consumed ||
+  if (state.epoch > SamplerOptions::kEpochsMax || state.cursor > options.samples || consumed ||
       !in_order(state.returned, state.cursor))
     return invalid(fmt::format(
         "the sampler's cursor (epoch {}, position {}) is none of a dataset of {} samples",
@@ -184,13 +178,26 @@ std::vector<Range> Sampler::remaining() const {
   return ranges;
 }
 
+Status Sampler::set_global_batch(uint64_t samples) {
+  if (options_.batch_per_member != 0)
+    return invalid(fmt::format(
+        "the global batch cannot be set to {}: the sampler has a batch per member ({}), which "
+        "follows their number",
+        samples, options_.batch_per_member));
+  SamplerOptions changed = options_;
+  changed.global_batch = samples;
+  PLIANT_TRY(check(changed));
+  options_ = changed;
+  return {};
+}
+
 Draw Sampler::draw(int members) const {
   PLIANT_CHECK(members >= 1, "a step has members");
   const auto parts = static_cast<size_t>(members);
   Draw drawn{.epoch = state_.epoch, .members = std::vector<std::vector<Range>>(parts)};
   if (done()) return drawn;
   const std::vector<Range> ranges = remaining();
-  const uint64_t total = std::min(options_.global_batch, size_of(ranges));
+  const uint64_t total = std::min(options_.batch_of(parts), size_of(ranges));
   Dealer dealer(ranges);
   for (size_t member = 0; member < parts; ++member)
     drawn.members[member] = dealer.deal(share(total, parts, member));

@@ -14,21 +14,9 @@
 
 #include "pliant/base/bytes.h"
 #include "pliant/base/result.h"
+#include "pliant/data/sampler_options.h"
 
 namespace pliant {
-
-struct SamplerOptions {
-  uint64_t samples = 0;       // in the dataset; 1 to Permutation::kSizeMax
-  uint64_t global_batch = 0;  // samples of one step, all members together; at least 1
-  uint64_t seed = 0;
-  uint64_t epochs = 1;  // 0: for ever
-  bool shuffle = true;  // otherwise the order of an epoch is that of the dataset
-  // What members were to do that are lost in a step is done in the same step by the others (see
-  // redeal.h, Step::more), so that it has its global batch; otherwise by a later step.
-  bool constant_batch = false;
-
-  bool operator==(const SamplerOptions&) const = default;
-};
 
 // Positions from begin to before end.
 struct Range {
@@ -82,7 +70,7 @@ Draw redraw_lost(const Draw& draw, std::span<const bool> contributed, std::span<
 class Sampler final {
  public:
   // Refuses options that cannot be, and a state that is none of a sampler with these options. The
-  // global batch and the number of epochs may differ from those that the state was made with.
+  // batch and the number of epochs may differ from those that the state was made with.
   static Result<Sampler> make(const SamplerOptions& options, SamplerState state = {});
 
   const SamplerOptions& options() const { return options_; }
@@ -90,7 +78,11 @@ class Sampler final {
   // All epochs have been consumed: draws are empty.
   bool done() const { return options_.epochs != 0 && state_.epoch >= options_.epochs; }
 
-  // The next step of this many members: the global batch or what is left of the epoch if that is
+  // From the next draw on. kInvalid, and nothing changes, if the sampler has a batch per member or
+  // this is none.
+  Status set_global_batch(uint64_t samples);
+
+  // The next step of this many members: their batch or what is left of the epoch if that is
   // less, split as evenly as it goes; of a rest, earlier members have one more each. Drawing
   // changes nothing, so a step that is redone by other members draws the same positions again.
   Draw draw(int members) const;

@@ -454,6 +454,16 @@ Status Session::use_sampler(const SamplerOptions& options) {
   return impl_->steps->use_sampler(options);
 }
 
+Status Session::set_global_batch(uint64_t samples) {
+  return impl_->steps->set_global_batch(samples);
+}
+
+DataPosition Session::data_position() const { return impl_->steps->data_position(); }
+
+UpcomingSamples Session::upcoming_samples(size_t steps_ahead) const {
+  return impl_->steps->upcoming_samples(steps_ahead);
+}
+
 Step Session::begin_step() {
   auto begun = impl_->steps->begin();
   if (!begun) {

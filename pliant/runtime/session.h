@@ -72,6 +72,24 @@ struct StepTimes {
   uint64_t transfer_bytes = 0;
 };
 
+// Where the sampler stands, by the committed steps; the same on all members.
+struct DataPosition {
+  uint64_t epoch = 0;         // of the data, from 0; after the last one the number of epochs
+  uint64_t consumed = 0;      // samples of it in committed steps
+  uint64_t samples = 0;       // of an epoch
+  uint64_t global_batch = 0;  // of the next step, all members of the view together
+
+  bool operator==(const DataPosition&) const = default;
+};
+
+// What a member is likely to compute in a later step.
+struct UpcomingSamples {
+  uint64_t epoch = 0;  // of the data
+  std::vector<uint64_t> samples = {};
+
+  bool operator==(const UpcomingSamples&) const = default;
+};
+
 // One training step; see Session::begin_step. A handle: the session owns what it stands for.
 class Step {
  public:
@@ -221,10 +239,22 @@ class Session {
     return register_state(name, std::as_writable_bytes(std::span(&value, 1)));
   }
   // Deals out the numbers of samples so that every sample of an epoch is in exactly one committed
-  // step, whoever comes and goes. Before the first step; equal on all members. With constant_batch
-  // every step but the last of an epoch has exactly the global batch; see Step::more().
+  // step, whoever comes and goes. Before the first step; equal on all members, and a newcomer that
+  // has other options is refused by the name of what differs. With constant_batch every step but
+  // the last of an epoch has exactly the global batch; see Step::more().
   Status use_sampler(const SamplerOptions& options);
   bool has_sampler() const;
+  // From the next step on. All members make the same call between the same two steps: it is for
+  // decisions that everybody makes alike. Newcomers take the members' batch, whatever they asked
+  // for themselves. kInvalid inside a step, and for a sampler with a batch per member.
+  Status set_global_batch(uint64_t samples);
+  // Zeroes without a sampler. Inside a step: before that step.
+  DataPosition data_position() const;
+  uint64_t data_epoch() const { return data_position().epoch; }
+  // The samples of this member in the k-th step after the open one (after the last one, if none is
+  // open), provided that nothing changes until then: for reading ahead. What a step really has,
+  // Step::samples() says. Empty for k = 0, and behind the last step.
+  UpcomingSamples upcoming_samples(size_t steps_ahead) const;
   //   while (Step step = session.begin_step()) { ...; if (step.commit()) apply(); }
   // The state must be that after the last committed step: apply it first.
   Step begin_step();

@@ -47,14 +47,6 @@ std::vector<Steps::Registered> Steps::registered() const {
   return all;
 }
 
-Status Steps::use_sampler(const SamplerOptions& options) {
-  if (agreed_) return invalid("a sampler is chosen before the first step");
-  auto sampler = Sampler::make(options);
-  if (!sampler) return sampler.error();
-  sampler_ = std::move(*sampler);
-  return {};
-}
-
 // ---- A step -----------------------------------------------------------------------------------
 
 Result<bool> Steps::begin() {
@@ -87,21 +79,6 @@ Result<bool> Steps::begin() {
 // One that others began in an older view is inherited; newcomers are let in after it.
 bool Steps::begun_by_all() const {
   return open_ && !newcomers_ && open_->assigned_epoch == number(ground_.view().epoch);
-}
-
-// By the view in which the step was first begun, also if a later one has taken its place: everybody
-// deals alike, and what a lost member was to do is found again.
-void Steps::deal_samples() {
-  samples_.clear();
-  open_->dealt_to = members_of_.at(open_->assigned_epoch);
-  open_->draw = sampler_->draw(static_cast<int>(open_->dealt_to.size()));
-  // Others have begun it before, and lost members since.
-  if (redealt_.step == open_->number)
-    for (; open_->redeals < redealt_.all.size(); ++open_->redeals)
-      apply(redealt_.all[open_->redeals], open_->draw);
-  const auto at = std::find(open_->dealt_to.begin(), open_->dealt_to.end(), self_);
-  if (at == open_->dealt_to.end()) return;
-  samples_ = sampler_->indices(open_->draw, static_cast<size_t>(at - open_->dealt_to.begin()));
 }
 
 Status Steps::all_reduce(std::string_view name, const void* input, void* output, size_t count,
@@ -252,15 +229,6 @@ Status Steps::commit() {
   return {};
 }
 
-// Of a deliberate defect alone.
-void Steps::skip_samples_of_open_step() {
-  if (!sampler_ || sampler_->state().epoch != open_->draw.epoch) return;
-  const std::unique_ptr<bool[]> all = std::make_unique<bool[]>(open_->dealt_to.size());
-  std::fill_n(all.get(), open_->dealt_to.size(), true);
-  sampler_->commit(open_->draw, {all.get(), open_->dealt_to.size()});
-  open_->draw = sampler_->draw(static_cast<int>(open_->dealt_to.size()));
-}
-
 void Steps::finish_step() {
   const Calls& calls = open_calls();
   for (size_t i = 0; i < calls.count; ++i) {
@@ -323,17 +291,6 @@ Result<std::span<const std::byte>> Steps::result(std::string_view name) const {
       return std::span(calls.at(i).result,
                        calls.at(i).operation.count * size_of(calls.at(i).operation.dtype));
   return invalid(fmt::format("step {} has no result '{}'", committed_, name));
-}
-
-std::vector<uint64_t> Steps::committed_samples() const {
-  std::vector<uint64_t> all;
-  if (!sampler_) return all;
-  for (size_t i = 0; i < last_draw_.members.size(); ++i) {
-    if (contributed_[i] == 0) continue;
-    const std::vector<uint64_t> part = sampler_->indices(last_draw_, i);
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  return all;
 }
 
 // ---- A change of the view ---------------------------------------------------------------------

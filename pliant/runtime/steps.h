@@ -56,6 +56,13 @@ class Steps final {
   // Deals out samples to the members; its position is part of the state.
   Status use_sampler(const SamplerOptions& options);
   bool has_sampler() const { return sampler_.has_value(); }
+  // Between two steps, the same on all members: from the next step on.
+  Status set_global_batch(uint64_t samples);
+  // Zeroes without a sampler.
+  DataPosition data_position() const;
+  // Of the k-th step after the open one, or after the last one if none is open, if nothing changes
+  // until then: no view, no batch, and nobody is lost. Nothing for k = 0.
+  UpcomingSamples upcoming_samples(size_t steps_ahead) const;
 
   // Opens the next step. False: this member is not part of the job any more, or all samples of all
   // epochs are consumed; an error ends the training.

@@ -12,7 +12,7 @@
 namespace pliant {
 namespace {
 
-constexpr uint32_t kManifestMagic = 0x504c5354;
+constexpr uint32_t kManifestMagic = 0x504c5355;
 constexpr size_t kManifestBytesMax = size_t{64} << 20;
 // More sources would not be faster: each newcomer copies by itself.
 constexpr size_t kSourcesMax = 4;
@@ -85,11 +85,13 @@ std::vector<std::byte> Steps::manifest() const {
   writer.put(committed_);
   writer.put(samples_total_);
   writer.put(static_cast<uint8_t>(sampler_ ? 1 : 0));
-  writer.put(static_cast<uint8_t>(keeps_batch() ? 1 : 0));
   const auto put_bytes = [&](Bytes bytes) {
     writer.put_string({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   };
-  if (sampler_) put_bytes(encode(sampler_->state()));
+  if (sampler_) {
+    put_bytes(encode(sampler_->options()));
+    put_bytes(encode(sampler_->state()));
+  }
   put_bytes(options_.settings ? options_.settings() : std::vector<std::byte>{});
   writer.put(static_cast<uint32_t>(states_.size()));
   for (const State& state : states_) {
@@ -133,17 +135,17 @@ Status Steps::take_manifest(Bytes bytes) {
   const auto committed = reader.take<uint64_t>();
   const auto samples = reader.take<uint64_t>();
   const bool sampled = reader.take<uint8_t>() != 0;
-  const bool constant = reader.take<uint8_t>() != 0;
   if (sampled != sampler_.has_value())
     return differs(sampled ? "the others use a sampler, it does not"
                            : "it uses a sampler, the others do not");
-  if (constant != keeps_batch())
-    return differs(constant ? "the others keep the global batch constant, it does not"
-                            : "it keeps the global batch constant, the others do not");
   if (sampled) {
+    const auto options = decode_sampler_options(bytes_of(reader.take_string(kManifestBytesMax)));
+    if (!options) return differs("the others' sampler: " + options.error().message);
+    if (const std::string other = difference(sampler_->options(), *options); !other.empty())
+      return differs(other);
     auto state = decode_sampler_state(bytes_of(reader.take_string(kManifestBytesMax)));
     if (!state) return differs("its sampler: " + state.error().message);
-    auto sampler = Sampler::make(sampler_->options(), std::move(*state));
+    auto sampler = Sampler::make(*options, std::move(*state));
     if (!sampler) return differs("its sampler: " + sampler.error().message);
     sampler_ = std::move(*sampler);
   }

@@ -151,8 +151,10 @@ std::optional<std::set<uint64_t>> Judge::dealt_of(const Node& parent, const Part
 
 // Where nothing is put off, a step has the same samples as in a job that nothing happens to.
 bool Judge::has_whole_batch(const Node& node, const std::set<uint64_t>& samples) {
+  SamplerOptions options = world_.scenario.sampler;
+  options.global_batch = world_.scenario.batch_of(node.step);
   const auto undisturbed =
-      Sampler::make(world_.scenario.sampler, {.epoch = node.epoch, .cursor = node.consumed_count});
+      Sampler::make(options, {.epoch = node.epoch, .cursor = node.consumed_count});
   const std::vector<uint64_t> batch = undisturbed->indices(undisturbed->draw(1), 0);
   if (samples == std::set(batch.begin(), batch.end())) return true;
   world_.violate(Promise::kS5, fmt::format("step {} has samples {}; its batch is {}", node.step,

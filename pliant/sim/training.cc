@@ -165,6 +165,9 @@ int Worker::train_steps() {
   std::vector<Vector> inputs(static_cast<size_t>(scenario.operations));
   std::vector<Vector> outputs(inputs.size());
   while (true) {
+    // Everybody knows alike which batch the next step has; who joins now is told by the others.
+    const Status batch = steps.set_global_batch(scenario.batch_of(steps.committed() + 1));
+    PLIANT_CHECK(batch.ok(), "a batch is set between two steps");
     const auto begun = steps.begin();
     if (dead_) return 1;
     if (!begun) return judge_end(begun.error());

@@ -51,6 +51,13 @@ struct Scenario {
   // draws of a seed stay what they were.
   bool shares_results() const { return seed % 2 == 1; }
 
+  // The global batch of a step, which in some histories is set anew every few steps. Not drawn,
+  // for the same reason.
+  uint64_t batch_of(uint64_t step) const {
+    if (seed % 3 != 0) return sampler.global_batch;
+    return 1 + (sampler.global_batch + 7 * (step / 5)) % 24;
+  }
+
   static Scenario draw(uint64_t seed, uint32_t members);
 };
 

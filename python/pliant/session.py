@@ -360,24 +360,63 @@ class Session(Collectives):
         self.register_state(name, memory)
         self._values.append(_Value(name, memory, get, set))
 
-    def use_sampler(self, samples: int, global_batch: int, *, seed: int = 0, epochs: int = 1,
-                    shuffle: bool = True, keep_global_batch: bool = False) -> None:
+    def use_sampler(self, samples: int, global_batch: int = 0, *, batch_per_member: int = 0,
+                    seed: int = 0, epochs: int = 1, shuffle: bool = True,
+                    keep_global_batch: bool = False) -> None:
         """Deals out the numbers of samples, `global_batch` a step over all members, so that each
         sample of an epoch is in exactly one committed step. Before the first step; equal on all
         members. Zero epochs: for ever. With `keep_global_batch` the samples of lost members are
-        dealt out again in the same step (Step.more), not in a later one."""
-        if min(samples, global_batch, seed, epochs) < 0:
-            raise Invalid("samples, global_batch, seed and epochs are not below zero")
+        dealt out again in the same step (Step.more), not in a later one. `batch_per_member`
+        instead of `global_batch` has the batch follow the number of members."""
+        if min(samples, global_batch, batch_per_member, seed, epochs) < 0:
+            raise Invalid("samples, batches, seed and epochs are not below zero")
+        if (global_batch == 0) == (batch_per_member == 0):
+            raise Invalid("a sampler has a global_batch or a batch_per_member: give one of them")
         live = self._live()
-        check(self._library.use_sampler(live, samples, global_batch, seed, epochs, int(shuffle)),
-              live)
+        check(self._library.use_sampler(live, samples, global_batch or batch_per_member, seed,
+                                        epochs, int(shuffle)), live)
+        if batch_per_member:
+            check(self._library.batch_per_member(live, batch_per_member), live)
         if keep_global_batch:
             check(self._library.keep_global_batch(live), live)
         self.samples = samples
-        # A worker with another dataset would draw other samples: its state has another name.
-        order = f"shuffled by {seed}" if shuffle else "in order"
-        self.register_value(f"sampler of {samples} samples, {global_batch} a step, {order}",
-                            lambda: self.samples_committed, self._set_samples_committed, 32)
+        self.register_value("samples committed", lambda: self.samples_committed,
+                            self._set_samples_committed, 32)
+
+    def set_global_batch(self, samples: int) -> None:
+        """From the next step on. All members make the same call between the same two steps, as a
+        policy does; newcomers take the members' batch."""
+        if samples < 1:
+            raise Invalid(f"a global batch has at least one sample, not {samples}")
+        live = self._live()
+        check(self._library.set_global_batch(live, samples), live)
+
+    @property
+    def global_batch(self) -> int:
+        """The samples of the next step, of all members together; 0 without a sampler."""
+        return self._number(self._library.global_batch, ctypes.c_uint64)
+
+    @property
+    def data_position(self) -> Tuple[int, int]:
+        """The epoch of the data, from 0, and the samples of it that are in committed steps."""
+        epoch, consumed = ctypes.c_uint64(), ctypes.c_uint64()
+        live = self._live()
+        check(self._library.data_position(live, epoch, consumed), live)
+        return epoch.value, consumed.value
+
+    @property
+    def data_epoch(self) -> int:
+        """The epoch of the data, from 0."""
+        return self.data_position[0]
+
+    def upcoming_samples(self, steps_ahead: int = 1) -> Tuple[int, List[int]]:
+        """The epoch and samples of this member in the k-th step after the open one (after the last
+        one, if none is open), provided that nothing changes until then: for reading ahead."""
+        epoch, count = ctypes.c_uint64(), ctypes.c_size_t()
+        first = ctypes.POINTER(ctypes.c_uint64)()
+        live = self._live()
+        check(self._library.upcoming_samples(live, steps_ahead, epoch, first, count), live)
+        return epoch.value, first[:count.value] if count.value else []
 
     def _set_samples_committed(self, samples: int) -> None:
         self.samples_committed = samples

@@ -1,6 +1,6 @@
-// The decoders of a sampler's state and of redeals: whatever the bytes, they return. A state that
-// is accepted has one encoding and is the beginning of a step that can be committed; redeals lose
-// no position, whatever parts they give.
+// The decoders of a sampler's state, of its options and of redeals: whatever the bytes, they
+// return. A state that is accepted has one encoding and is the beginning of a step that can be
+// committed; redeals lose no position, whatever parts they give.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -28,6 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pliant;
   const Bytes bytes = std::as_bytes(std::span(data, size));
   redeal_by(bytes);
+  if (const auto options = decode_sampler_options(bytes))
+    PLIANT_CHECK(std::ranges::equal(encode(*options), bytes), "options have one encoding");
   const auto state = decode_sampler_state(bytes);
   if (!state) return 0;
   PLIANT_CHECK(std::ranges::equal(encode(*state), bytes), "a state has one encoding");
