@@ -1,5 +1,7 @@
 // The samples of the C ABI: how large batches are, and where the sampler stands.
 #include "capi/handles.h"
+#include "pliant/data/learning_rate.h"
+#include "pliant/data/sample_seed.h"
 
 using namespace pliant;        // NOLINT: the functions below are C
 using namespace pliant::capi;  // NOLINT
@@ -51,6 +53,30 @@ pliant_status pliant_upcoming_samples(pliant_session* session, size_t steps_ahea
                    *count = session->upcoming.samples.size();
                    return {};
                  });
+}
+
+uint64_t pliant_sample_seed(uint64_t seed, uint64_t epoch, uint64_t sample) {
+  return sample_seed(seed, epoch, sample);
+}
+
+pliant_status pliant_learning_rate_factor(const char* rule, uint64_t base_batch,
+                                          uint64_t warm_up_steps, uint64_t step, uint64_t batch,
+                                          pliant_learning_rate* state, double* factor) {
+  return guarded(__func__, kNoView, {{rule, "rule"}, {factor, "factor"}}, [&]() -> Status {
+    const auto parsed = parse_learning_rate_rule(rule);
+    if (!parsed) return parsed.error();
+    if (base_batch < 1 || batch < 1)
+      return invalid("pliant_learning_rate_factor: a batch has at least one sample");
+    LearningRateState known;
+    if (state != nullptr)
+      known = {.batch = state->batch, .since_step = state->since_step, .from = state->from};
+    if (known.batch != 0 && step < known.since_step)
+      return invalid("pliant_learning_rate_factor: the steps descend");
+    *factor = learning_rate_factor({*parsed, base_batch, state != nullptr ? warm_up_steps : 0},
+                                   known, step, batch);
+    if (state != nullptr) *state = {known.batch, known.since_step, known.from};
+    return {};
+  });
 }
 
 }  // extern "C"

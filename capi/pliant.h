@@ -374,6 +374,26 @@ PLIANT_API pliant_status pliant_upcoming_samples(pliant_session* session, size_t
                                                  uint64_t* epoch, const uint64_t** samples,
                                                  size_t* count);
 
+/* The seed of whatever is drawn for a sample, such as its augmentation: by the job's seed, the
+ * epoch of the data and the sample alone, so that it does not depend on who computes it. */
+PLIANT_API uint64_t pliant_sample_seed(uint64_t seed, uint64_t epoch, uint64_t sample);
+
+/* What pliant_learning_rate_factor() remembers; zeroed before the first step. Register it as state,
+ * so that newcomers go on where the others are. */
+typedef struct pliant_learning_rate {
+  uint64_t batch;
+  uint64_t since_step;
+  double from;
+} pliant_learning_rate;
+
+/* What a learning rate that was chosen for `base_batch` is multiplied by in a step with `batch`
+ * samples: rule "none", "linear" or "sqrt". With a state, a factor that grows gets there evenly in
+ * `warm_up_steps` steps; one that falls does so at once. The state may be null: no warm-up. */
+PLIANT_API pliant_status pliant_learning_rate_factor(const char* rule, uint64_t base_batch,
+                                                     uint64_t warm_up_steps, uint64_t step,
+                                                     uint64_t batch, pliant_learning_rate* state,
+                                                     double* factor);
+
 /* Opens the next step: `*begun` is 1, or 0 if there is none for this member any more: it was asked
  * to leave, or all samples are consumed. The state must be that after the last committed step. The
  * view may change here: rank, size and epoch are to be asked for anew. */

@@ -480,6 +480,20 @@ static void test_steps(void) {
       CHECK(expected_epoch == 2 && expected_count == 0);
   }
   INVALID(pliant_keep_global_batch(session), "before the first step");
+
+  CHECK(pliant_sample_seed(1, 2, 3) != pliant_sample_seed(1, 3, 2));
+  pliant_learning_rate rate = {0, 0, 0};
+  double factor = 0;
+  OK(pliant_learning_rate_factor("linear", 8, 4, 1, 8, &rate, &factor));
+  CHECK(factor == 1);
+  OK(pliant_learning_rate_factor("linear", 8, 4, 2, 24, &rate, &factor));
+  OK(pliant_learning_rate_factor("linear", 8, 4, 3, 24, &rate, &factor));
+  CHECK(factor == 1.5);
+  INVALID(pliant_learning_rate_factor("linear", 8, 4, 1, 24, &rate, &factor), "descend");
+  OK(pliant_learning_rate_factor("sqrt", 8, 4, 1, 32, NULL, &factor));
+  CHECK(factor == 2);
+  INVALID(pliant_learning_rate_factor("cubic", 8, 4, 1, 8, NULL, &factor), "cubic");
+  INVALID(pliant_learning_rate_factor("sqrt", 0, 4, 1, 8, NULL, &factor), "at least one");
   CHECK(consumed == 200);
   CHECK(number == 26);
   INVALID(pliant_propose_size(session, 2), "not elastic");
