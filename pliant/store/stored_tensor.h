@@ -13,7 +13,7 @@
 
 #include "pliant/base/bytes.h"
 #include "pliant/base/result.h"
-#include "pliant/store/mapped_file.h"
+#include "pliant/store/file_set.h"
 #include "pliant/tensor/box.h"
 #include "pliant/tensor/collection.h"
 

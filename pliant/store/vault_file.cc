@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "pliant/base/checksum.h"
-#include "pliant/store/mapped_file.h"
+#include "pliant/store/file_set.h"
 #include "pliant/store/safetensors.h"
 
 namespace pliant::store {

@@ -1,8 +1,4 @@
-// Files that are read through the memory that the kernel keeps them in. A mapping is immutable and
-// shared by whoever reads from it; a FileSet belongs to one reader at a time.
-//
-// Whoever makes a mapped file shorter while it is read kills the reader (SIGBUS); a checkpoint that
-// is complete does not change any more, and ours appear under their names only when they are.
+// The files of a checkpoint, and small files read whole. A FileSet belongs to one reader at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "pliant/base/bytes.h"
+#include "pliant/base/mapped_file.h"
 #include "pliant/base/result.h"
 
 namespace pliant::store {
-
-class MappedFile final {
- public:
-  static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  Bytes bytes() const { return bytes_; }
-  const std::string& path() const { return path_; }
-  // Gives the pages back, so that a long read does not count as memory of this process; they are
-  // read again if somebody looks.
-  void release_pages() const;
-
- private:
-  MappedFile(std::string path, Bytes bytes) : path_(std::move(path)), bytes_(bytes) {}
-
-  std::string path_;
-  Bytes bytes_;
-};
 
 // The files of a checkpoint by number, mapped when they are needed; few at a time, because a
 // checkpoint may have very many.
