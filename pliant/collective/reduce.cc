@@ -4,10 +4,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
 #endif
 
 #include "pliant/base/check.h"
+#include "pliant/collective/default_rounding.h"
 #include "pliant/collective/reduce_kernels.h"
 
 namespace pliant {
@@ -18,35 +18,6 @@ constexpr size_t kStreamBytesMin = size_t{16} << 10;
 // A copy this long pushes its own beginning out of the cache, and memcpy then reads every line of
 // the target before it writes it: measured at 8 MiB and above, streaming is 1.5 to 2 times faster.
 constexpr size_t kOutlastsCacheBytes = size_t{8} << 20;
-
-// The thread may belong to a program that flushes denormals to zero (fast-math libraries switch
-// that on when they are loaded). The promise of equal bits holds for it too, so its mode is set
-// aside while a kernel runs.
-class DefaultRounding final {
- public:
-#if defined(__x86_64__)
-  DefaultRounding() : saved_(_mm_getcsr()) {
-    if ((saved_ & ~kStickyFlags) != kDefault) [[unlikely]]
-      _mm_setcsr(kDefault);
-  }
-  ~DefaultRounding() {
-    if ((saved_ & ~kStickyFlags) != kDefault) [[unlikely]]
-      _mm_setcsr(saved_);
-  }
-#else
-  DefaultRounding() {}
-  ~DefaultRounding() {}
-#endif
-  DefaultRounding(const DefaultRounding&) = delete;
-  DefaultRounding& operator=(const DefaultRounding&) = delete;
-
- private:
-#if defined(__x86_64__)
-  static constexpr unsigned kStickyFlags = 0x3f;
-  static constexpr unsigned kDefault = 0x1f80;  // all exceptions masked, to nearest, no flushing
-  unsigned saved_;
-#endif
-};
 
 #if defined(__x86_64__)
 // Not every compiler's __builtin_cpu_supports knows this one.
