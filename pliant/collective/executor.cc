@@ -157,12 +157,14 @@ Status Executor::refresh_plan(Binding& binding, const Operation& call) {
   Signature& known = binding.signature;
   if (binding.plan_version == plan_version_ && known.collective == call.collective &&
       known.count == call.count && known.dtype == call.dtype && known.root == call.root &&
+      known.plain_plan == call.plain_plan &&
       std::equal(known.counts.begin(), known.counts.end(), call.counts.begin(), call.counts.end()))
     return {};
   known.collective = call.collective;
   known.count = call.count;
   known.dtype = call.dtype;
   known.root = call.root;
+  known.plain_plan = call.plain_plan;
   known.counts.assign(call.counts.begin(), call.counts.end());
   binding.plan_version = 0;
   const Group& group = *binding.group;

@@ -74,6 +74,9 @@ struct Operation {
   std::span<const std::byte* const> left_behind;
   int mean_over = 0;  // kMean: what to divide by; 0: the number of members
   uint64_t mark = 0;  // the caller's, see Executor::handed_in
+  // Planned by what every process knows by itself: for members that may not agree yet on what was
+  // set or measured.
+  bool plain_plan = false;
 };
 
 // What a peer of this host gave to a call, where it stands in the peer's memory.

@@ -72,6 +72,7 @@ struct Signature {
   DType dtype = DType::kF32;
   Rank root = 0;
   std::vector<size_t> counts;
+  bool plain_plan = false;  // Operation::plain_plan
 
   size_t block_count(Rank rank) const {
     return counts.empty() ? count : counts[static_cast<size_t>(rank)];

@@ -43,6 +43,17 @@ void find_redealer(std::span<const StepReport> reports, Fate& fate) {
   if (!known) fate.redealer = newest;
 }
 
+// Settings change together, so that members differ by one change at most, and who has the later
+// ones has what all had agreed on.
+Rank find_settler(std::span<const StepReport> reports) {
+  const auto [oldest, newest] = std::minmax_element(
+      reports.begin(), reports.end(), [](const StepReport& left, const StepReport& right) {
+        return left.settings < right.settings;
+      });
+  if (oldest->settings == newest->settings) return -1;
+  return static_cast<Rank>(newest - reports.begin());
+}
+
 }  // namespace
 
 Result<Fate> decide_fate(std::span<const StepReport> reports) {
@@ -80,6 +91,7 @@ Result<Fate> decide_fate(std::span<const StepReport> reports) {
     fate.left_behind = common_left_behind(reports, fate.with_state, fate.open);
     find_redealer(reports, fate);
   }
+  fate.settler = find_settler(reports);
   fate.sync_before = fate.committed + (fate.open != 0 ? 2 : 1);
   return fate;
 }

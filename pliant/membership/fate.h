@@ -8,6 +8,8 @@
 //     that died after they had handed everything in still count if every member can reach them;
 //   - if such a step is to keep its global batch, what the lost members were to compute is dealt
 //     out again (data/redeal.h); who has missed an earlier redeal of the step is told of it first;
+//   - a change of the settings that only some members have made, because a loss came between, is
+//     made by all;
 //   - members without state (newcomers, or all but the first when a job begins) wait for the state
 //     until nobody is inside a step any more.
 // Committed steps of two members with state differ by one at most: to finish step k+1 everybody
@@ -41,10 +43,11 @@ struct StepReport {
   // Members with the same view here have made the same redeals.
   uint32_t redealt_epoch = 0;
   uint32_t redeals = 0;
+  uint64_t settings = 0;  // how often what all plan by was changed, as far as this member knows
 
   bool operator==(const StepReport&) const = default;
 };
-static_assert(sizeof(StepReport) == 32 + 8 * kLeftBehindMax);
+static_assert(sizeof(StepReport) == 40 + 8 * kLeftBehindMax);
 
 struct Fate {
   std::vector<Rank> with_state;  // of the new view, ascending: they go on with the training
@@ -61,6 +64,7 @@ struct Fate {
   uint32_t redealt_epoch = 0;  // of the newest; 0: there were none
   uint32_t redeals = 0;
   Rank redealer = -1;  // who tells all others with state; -1: everybody knows
+  Rank settler = -1;   // who tells all others its settings, the newest; -1: everybody has them
   // Who has no state gets it before this step begins.
   uint64_t sync_before = 0;
 };

@@ -115,6 +115,20 @@ TEST(Fate, RedealsOfAStepThatIsCommittedDoNotMatter) {
   EXPECT_EQ(next->redealer, -1);
 }
 
+TEST(Fate, AChangeOfSettingsThatSomeHaveMadeIsMadeByAll) {
+  std::vector<StepReport> reports = {report(6, 7, 3), report(6, 7, 3), StepReport{}};
+  reports[0].settings = 2;
+  reports[1].settings = 3;
+  const auto fate = decide_fate(reports);
+  ASSERT_TRUE(fate.ok());
+  EXPECT_EQ(fate->settler, 1);
+  // Newcomers plan by what they were started with, as everybody did before the first change.
+  reports[0].settings = reports[1].settings = 0;
+  const auto agreed = decide_fate(reports);
+  ASSERT_TRUE(agreed.ok());
+  EXPECT_EQ(agreed->settler, -1);
+}
+
 TEST(Fate, MembersOfDifferentHistoriesAreRefused) {
   const auto fate = decide_fate(std::vector{report(9, 0), report(4, 5)});
   ASSERT_FALSE(fate.ok());

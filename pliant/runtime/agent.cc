@@ -50,7 +50,8 @@ std::string in_directory(const std::string& path, const std::string& directory) 
 // What `pliant run` itself may have from a job that it is a worker of.
 bool is_of_one_worker(const std::string& variable) {
   return variable == "PLIANT_LIFE_FD" || variable == "PLIANT_STORE" ||
-         variable == "PLIANT_ELASTIC" || variable == "PLIANT_SCHEDULE";
+         variable == "PLIANT_ELASTIC" || variable == "PLIANT_SCHEDULE" ||
+         variable == "PLIANT_MEMBERS_MIN" || variable == "PLIANT_MEMBERS_MAX";
 }
 
 uint64_t machine_memory() {

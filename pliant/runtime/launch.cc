@@ -389,6 +389,8 @@ AgentSpec Launch::spec_for(uint32_t host) const {
     spec.environment["PLIANT_HEARTBEAT"] = fmt::format("{}", seconds(elastic_->heartbeat));
     spec.environment["PLIANT_SCHEDULE"] = options_.elastic->schedule;
     if (options_.elastic->schedule.empty()) spec.environment.erase("PLIANT_SCHEDULE");
+    spec.environment["PLIANT_MEMBERS_MIN"] = std::to_string(elastic_->min);
+    spec.environment["PLIANT_MEMBERS_MAX"] = std::to_string(elastic_->max);
   }
   for (const auto& [name, value] : options_.environment) spec.environment[name] = value;
   spec.output = options_.output;

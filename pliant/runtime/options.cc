@@ -14,6 +14,8 @@
 namespace pliant {
 namespace {
 
+constexpr int kMembersLimit = 65536;
+
 using Variables = std::map<std::string, std::string>;
 
 template <typename T>
@@ -112,6 +114,10 @@ Result<SessionOptions> options_from(const Variables& variables) {
                 [](const std::string& text) { return parse_count(text, 0, 1); });
   variable.read("PLIANT_HEARTBEAT", options.heartbeat, parse_duration);
   variable.read("PLIANT_SCHEDULE", options.report_steps, parse_schedule_steps);
+  variable.read("PLIANT_MEMBERS_MIN", options.members_min,
+                [](const std::string& text) { return parse_count(text, 1, kMembersLimit); });
+  variable.read("PLIANT_MEMBERS_MAX", options.members_max,
+                [](const std::string& text) { return parse_count(text, 0, kMembersLimit); });
   variable.read("PLIANT_STORE", options.store);
   variable.read("PLIANT_LIFE_FD", options.life_fd,
                 [](const std::string& text) { return parse_count(text, 0, 1 << 20); });

@@ -34,17 +34,19 @@ struct SessionOptions {
   // Members come and go (see Session::begin_step): a loss is the next view's business, not an end.
   bool elastic = false;
   Duration heartbeat = std::chrono::seconds(2);  // silent for so long: taken for lost
+  int members_min = 1;                           // of the job, as far as its launcher said
+  int members_max = 0;                           // 0: it did not
   std::vector<uint64_t> report_steps;            // steps of the size schedule, ascending
   std::string store;  // name of the socket of the host's store (store_service.h); empty: none
-  int life_fd = -1;  // of the life lock that the agent watches; -1: none
+  int life_fd = -1;   // of the life lock that the agent watches; -1: none
 };
 
 // From PLIANT_COORDINATOR, PLIANT_JOB, PLIANT_TOKEN, PLIANT_PEER ("host.slot#incarnation"),
 // PLIANT_HOST, PLIANT_ADDRESS and, for users, PLIANT_TRANSPORT, PLIANT_STRATEGY, PLIANT_TIMEOUT,
 // PLIANT_JOIN_TIMEOUT, PLIANT_CONNECTIONS, PLIANT_HEAP, PLIANT_STORE_WINDOW; of elastic jobs
-// PLIANT_ELASTIC, PLIANT_HEARTBEAT, PLIANT_SCHEDULE ("2@0,4@100") and PLIANT_LIFE_FD; and from
-// PLIANT_STORE, which the agent sets. A value that cannot be read is an error that names the
-// variable.
+// PLIANT_ELASTIC, PLIANT_HEARTBEAT, PLIANT_SCHEDULE ("2@0,4@100"), PLIANT_MEMBERS_MIN,
+// PLIANT_MEMBERS_MAX and PLIANT_LIFE_FD; and from PLIANT_STORE, which the agent sets. A value that
+// cannot be read is an error that names the variable.
 Result<SessionOptions> options_from_environment();
 // All PLIANT_* of this process, for those who put something in their place.
 std::map<std::string, std::string> environment_variables();
@@ -53,7 +55,7 @@ std::map<std::string, std::string> environment_variables();
 Result<SessionOptions> options_from(const std::map<std::string, std::string>& variables);
 
 // The variables of `options`, for a worker that is to be started with them; what its agent says
-// (PLIANT_SCHEDULE, PLIANT_STORE, PLIANT_LIFE_FD) is not among them.
+// (PLIANT_SCHEDULE, PLIANT_MEMBERS_*, PLIANT_STORE, PLIANT_LIFE_FD) is not among them.
 std::map<std::string, std::string> to_environment(const SessionOptions& options);
 
 }  // namespace pliant

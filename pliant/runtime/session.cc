@@ -32,13 +32,29 @@ struct Session::Impl {
   Status step_status;
   Strategy strategy;
   CostModel model;
+  uint64_t settings_version = 0;
+  uint64_t links_measured = 0;
+  struct Note {
+    std::string name;
+    std::function<std::vector<std::byte>()> pack;
+    std::function<Status(std::span<const std::byte>)> adopt;
+  };
+  std::vector<Note> notes;
 
   std::vector<std::byte> settings();
   Status adopt_settings(Bytes bytes);
+  std::vector<std::byte> pack_notes() const;
+  Status adopt_notes(Bytes bytes);
   Plan plan(const Signature& signature, const Group& group) const;
 };
 
 Plan Session::Impl::plan(const Signature& signature, const Group& group) const {
+  if (signature.plain_plan) {
+    CostModel plain;
+    plain.shared_memory = model.shared_memory;
+    const Choice choice = choose(signature, group, plain);
+    return {choice.strategy, choice.chunk_bytes};
+  }
   if (strategy.kind == Strategy::Kind::kAuto) {
     const Choice choice = choose(signature, group, model);
     return {choice.strategy, choice.chunk_bytes};
@@ -89,11 +105,13 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
   Impl& mine = *session->impl_;
   mine.steps = std::make_unique<Steps>(
       *mine.engine, options.self,
-      Steps::Options{
-          .elastic = options.elastic,
-          .report_steps = options.report_steps,
-          .settings = [&mine] { return mine.settings(); },
-          .adopt_settings = [&mine](Bytes bytes) { return mine.adopt_settings(bytes); }});
+      Steps::Options{.elastic = options.elastic,
+                     .report_steps = options.report_steps,
+                     .settings = [&mine] { return mine.settings(); },
+                     .adopt_settings = [&mine](Bytes bytes) { return mine.adopt_settings(bytes); },
+                     .settings_version = [&mine] { return mine.settings_version; },
+                     .notes = [&mine] { return mine.pack_notes(); },
+                     .adopt_notes = [&mine](Bytes bytes) { return mine.adopt_notes(bytes); }});
   mine.snapshots = std::make_unique<Snapshots>(snapshot_options(options));
   PLIANT_TRY(check_strategy(*strategy, world));
   if (strategy->kind == Strategy::Kind::kDirect && options.transport == TransportChoice::kTcp)
@@ -113,6 +131,8 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
 std::vector<std::byte> Session::Impl::settings() {
   return engine->with_loop([&] {
     Writer writer;
+    writer.put(settings_version);
+    writer.put(links_measured);
     writer.put_string(to_string(strategy));
     const std::vector<std::byte> costs = encode(model);
     writer.put_string({reinterpret_cast<const char*>(costs.data()), costs.size()});
@@ -122,6 +142,8 @@ std::vector<std::byte> Session::Impl::settings() {
 
 Status Session::Impl::adopt_settings(Bytes bytes) {
   Reader reader(bytes);
+  const auto version = reader.take<uint64_t>();
+  const auto measured = reader.take<uint64_t>();
   auto theirs = parse_strategy(reader.take_string(1 << 20));
   const std::string costs = reader.take_string(bytes.size());
   auto costs_of_links = decode_cost_model(std::as_bytes(std::span(costs)));
@@ -130,8 +152,40 @@ Status Session::Impl::adopt_settings(Bytes bytes) {
   engine->with_loop([&] {
     strategy = *theirs;
     model = *costs_of_links;
+    settings_version = version;
+    links_measured = measured;
     engine->executor().forget_plans();
   });
+  return {};
+}
+
+std::vector<std::byte> Session::Impl::pack_notes() const {
+  Writer writer;
+  writer.put(static_cast<uint32_t>(notes.size()));
+  for (const Note& note : notes) {
+    const std::vector<std::byte> bytes = note.pack();
+    writer.put_string(note.name);
+    writer.put_string({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  return writer.bytes();
+}
+
+Status Session::Impl::adopt_notes(Bytes bytes) {
+  Reader reader(bytes);
+  const auto count = reader.take<uint32_t>();
+  if (count != notes.size())
+    return invalid(fmt::format("this worker cannot join: it registers {} notes, the others {}",
+                               notes.size(), count));
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::string name = reader.take_string(256);
+    const std::string text = reader.take_string(reader.left());
+    const auto mine = std::find_if(notes.begin(), notes.end(),
+                                   [&](const Note& note) { return note.name == name; });
+    if (mine == notes.end())
+      return invalid(fmt::format("this worker cannot join: it lacks the note '{}'", name));
+    PLIANT_TRY(mine->adopt(std::as_bytes(std::span(text))));
+  }
+  if (!reader.finished()) return invalid("the notes of the job cannot be read");
   return {};
 }
 
@@ -331,6 +385,7 @@ Status Session::set_strategy(std::string_view text) {
                     text, this->strategy()));
   impl_->engine->with_loop([&] {
     impl_->strategy = *strategy;
+    ++impl_->settings_version;
     impl_->engine->executor().forget_plans();
   });
   return {};
@@ -348,9 +403,24 @@ Status Session::measure_links() {
   impl_->engine->with_loop([&] {
     impl_->model.cores = cores;
     impl_->model.between = std::move(*between);
+    ++impl_->settings_version;
+    ++impl_->links_measured;
     impl_->engine->executor().forget_plans();
   });
   return {};
+}
+
+std::vector<Link> Session::links() const {
+  return impl_->engine->with_loop([&] {
+    std::vector<Link> all;
+    for (const auto& [hosts, cost] : impl_->model.between)
+      all.push_back({hosts.first, hosts.second, cost.latency_s, cost.bytes_per_s});
+    return all;
+  });
+}
+
+uint64_t Session::links_measured() const {
+  return impl_->engine->with_loop([&] { return impl_->links_measured; });
 }
 
 std::string Session::explain(Collective collective, size_t bytes) {
@@ -448,6 +518,16 @@ Status Session::register_state(std::string_view name, std::span<std::byte> memor
   return impl_->steps->register_state(name, memory, dtype, kind);
 }
 
+Status Session::register_note(std::string_view name, std::function<std::vector<std::byte>()> pack,
+                              std::function<Status(std::span<const std::byte>)> adopt) {
+  if (name.empty() || name.size() > 200)
+    return invalid("the name of a note has 1 to 200 characters");
+  for (const Impl::Note& note : impl_->notes)
+    if (note.name == name) return invalid(fmt::format("note '{}' is registered twice", name));
+  impl_->notes.push_back({std::string(name), std::move(pack), std::move(adopt)});
+  return {};
+}
+
 bool Session::has_sampler() const { return impl_->steps->has_sampler(); }
 
 Status Session::use_sampler(const SamplerOptions& options) {
@@ -487,9 +567,17 @@ Status Session::propose_size(int members) {
 }
 
 const StepTimes& Session::last_change() const { return impl_->steps->last_change(); }
+uint64_t Session::losses() const { return impl_->steps->losses(); }
+bool Session::elastic() const { return impl_->options.elastic; }
+SizeLimits Session::size_limits() const {
+  return {impl_->options.members_min, impl_->options.members_max};
+}
 
 uint64_t Step::number() const { return steps_->step_number(); }
 bool Step::begun_by_all() const { return steps_->begun_by_all(); }
+const std::vector<PeerId>& Step::begun_by() const { return steps_->begun_by(); }
+uint32_t Step::begun_in() const { return steps_->begun_in(); }
+uint64_t Step::handed_in_bytes() const { return steps_->handed_in_bytes(); }
 std::span<const uint64_t> Step::samples() const { return steps_->samples(); }
 Status Step::all_reduce(std::string_view name, const void* input, size_t count, DType dtype, Op op,
                         void* output) {

@@ -7,6 +7,7 @@
 // The destructor cancels what is in flight and leaves nothing behind.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -72,6 +73,24 @@ struct StepTimes {
   uint64_t transfer_bytes = 0;
 };
 
+// The way from one host to another.
+struct Link {
+  uint32_t from_host = 0;
+  uint32_t to_host = 0;
+  double latency_seconds = 0;
+  double bytes_per_second = 0;
+
+  bool operator==(const Link&) const = default;
+};
+
+// How many members the job may have; a maximum of 0: it was not said.
+struct SizeLimits {
+  int members_min = 1;
+  int members_max = 0;
+
+  bool operator==(const SizeLimits&) const = default;
+};
+
 // Where the sampler stands, by the committed steps; the same on all members.
 struct DataPosition {
   uint64_t epoch = 0;         // of the data, from 0; after the last one the number of epochs
@@ -106,6 +125,12 @@ class Step {
   // The numbers of the samples that this member computes, if the session has a sampler; if there
   // are more(), of those alone.
   std::span<const uint64_t> samples() const;
+  // The members of the view in which this step was first begun, by rank, and its number. All
+  // members of the step know the same ones, also when the view changes inside it.
+  const std::vector<PeerId>& begun_by() const;
+  uint32_t begun_in() const;
+  // The bytes of all inputs that this member has handed in.
+  uint64_t handed_in_bytes() const;
 
   // Hands in an input, which must not change before commit() has returned. All members hand in the
   // same names; one name once a step. With several, all but the last run while the next is being
@@ -221,6 +246,11 @@ class Session {
   // Measures latency and bandwidth between the hosts anew and refits the cost model behind `auto`.
   // Collective.
   Status measure_links();
+  // What the last measurement found, by the numbers of hosts; empty before the first. The same on
+  // all members, newcomers included.
+  std::vector<Link> links() const;
+  // How many measurements there were in the life of the job.
+  uint64_t links_measured() const;
   // What `auto` would do now and why: "ring: 16 MiB over 4 hosts, predicted 3.1 ms".
   std::string explain(Collective collective, size_t bytes);
 
@@ -238,12 +268,15 @@ class Session {
     static_assert(std::is_trivially_copyable_v<T>);
     return register_state(name, std::as_writable_bytes(std::span(&value, 1)));
   }
+  // State without a fixed size: packed by one of the members when newcomers get the state, and
+  // given to them. Before the first step; the same names on all members.
+  Status register_note(std::string_view name, std::function<std::vector<std::byte>()> pack,
+                       std::function<Status(std::span<const std::byte>)> adopt);
   // Deals out the numbers of samples so that every sample of an epoch is in exactly one committed
   // step, whoever comes and goes. Before the first step; equal on all members, and a newcomer that
   // has other options is refused by the name of what differs. With constant_batch every step but
   // the last of an epoch has exactly the global batch; see Step::more().
   Status use_sampler(const SamplerOptions& options);
-  bool has_sampler() const;
   // From the next step on. All members make the same call between the same two steps: it is for
   // decisions that everybody makes alike. Newcomers take the members' batch, whatever they asked
   // for themselves. kInvalid inside a step, and for a sampler with a batch per member.
@@ -255,6 +288,7 @@ class Session {
   // open), provided that nothing changes until then: for reading ahead. What a step really has,
   // Step::samples() says. Empty for k = 0, and behind the last step.
   UpcomingSamples upcoming_samples(size_t steps_ahead) const;
+  bool has_sampler() const;
   //   while (Step step = session.begin_step()) { ...; if (step.commit()) apply(); }
   // The state must be that after the last committed step: apply it first.
   Step begin_step();
@@ -263,6 +297,10 @@ class Session {
   Status status() const;
   // What the last change of the view cost this member.
   const StepTimes& last_change() const;
+  // Members that this one saw go without having been asked to, since it began.
+  uint64_t losses() const;
+  bool elastic() const;
+  SizeLimits size_limits() const;
   // Asks for another number of members; the job follows as soon as it can. kInvalid at once only if
   // the job is not elastic.
   Status propose_size(int members);

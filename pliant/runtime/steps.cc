@@ -13,6 +13,7 @@ namespace pliant {
 namespace {
 
 constexpr size_t kViewsKept = 16;
+constexpr uint64_t kSettingsBytesMax = uint64_t{64} << 20;
 constexpr Duration kProgressEvery = std::chrono::milliseconds(100);
 
 // The next view heals it.
@@ -79,6 +80,20 @@ Result<bool> Steps::begin() {
 // One that others began in an older view is inherited; newcomers are let in after it.
 bool Steps::begun_by_all() const {
   return open_ && !newcomers_ && open_->assigned_epoch == number(ground_.view().epoch);
+}
+
+const std::vector<PeerId>& Steps::begun_by() const {
+  static const std::vector<PeerId> nobody;
+  const auto at = members_of_.find(newest_.assigned_epoch);
+  return at == members_of_.end() ? nobody : at->second;
+}
+
+uint64_t Steps::handed_in_bytes() const {
+  const Calls& calls = calls_[step_number() % 2];
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < calls.count; ++i)
+    bytes += calls.at(i).operation.count * size_of(calls.at(i).operation.dtype);
+  return bytes;
 }
 
 Status Steps::all_reduce(std::string_view name, const void* input, void* output, size_t count,
@@ -310,6 +325,7 @@ Status Steps::change_view() {
             {},
             change->view.epoch};
       find_left_behind(change->gone);
+      for (const Departure& departure : change->gone) losses_ += departure.planned ? 0 : 1;
       ground_.install(*change);
     }
     agreed_ = false;
@@ -318,7 +334,8 @@ Status Steps::change_view() {
     members = ground_.world().members;
     if (members_of_.size() > kViewsKept) members_of_.erase(members_of_.begin());
     auto fate = exchange_reports();
-    Status followed = fate ? follow(*fate) : Status(fate.error());
+    Status followed = fate ? settle(*fate) : Status(fate.error());
+    if (followed.ok()) followed = follow(*fate);
     if (followed.ok()) break;
     if (!repairable(followed.error(), options_.elastic)) return followed;
   }
@@ -357,6 +374,7 @@ void Steps::find_left_behind(const std::vector<Departure>& gone) {
 Result<Fate> Steps::exchange_reports() {
   StepReport mine;
   mine.committed = has_state_ ? committed_ : 0;
+  if (options_.settings_version) mine.settings = options_.settings_version();
   mine.has_state = has_state_ ? StepReport::kState : StepReport::kFresh;
   if (!has_state_ && spoiled_) mine.has_state = StepReport::kSpoiled;
   if (open_) {
@@ -379,8 +397,36 @@ Result<Fate> Steps::exchange_reports() {
   exchange.output = reports.data();
   exchange.count = sizeof(StepReport);
   exchange.dtype = DType::kU8;
+  exchange.plain_plan = true;
   PLIANT_TRY(ground_.run(exchange, world, nullptr));
   return decide_fate(reports);
+}
+
+// Before anything else is exchanged, since all other operations are planned by them.
+Status Steps::settle(const Fate& fate) {
+  if (fate.settler < 0 || !options_.settings || !options_.adopt_settings) return {};
+  const Group& world = ground_.world();
+  std::vector<std::byte> bytes;
+  if (world.self == fate.settler) bytes = options_.settings();
+  uint64_t size = bytes.size();
+  Operation tell;
+  tell.collective = Collective::kBroadcast;
+  tell.name = "pliant/settings/size";
+  tell.input = &size;
+  tell.output = &size;
+  tell.count = sizeof size;
+  tell.dtype = DType::kU8;
+  tell.root = fate.settler;
+  tell.plain_plan = true;
+  PLIANT_TRY(ground_.run(tell, world, nullptr));
+  if (size > kSettingsBytesMax) return invalid("the settings of the job are too large");
+  bytes.resize(size);
+  tell.name = "pliant/settings";
+  tell.input = bytes.data();
+  tell.output = bytes.data();
+  tell.count = size;
+  PLIANT_TRY(ground_.run(tell, world, nullptr));
+  return world.self == fate.settler ? Status() : options_.adopt_settings(bytes);
 }
 
 Group Steps::group_of(const std::vector<Rank>& ranks) const {

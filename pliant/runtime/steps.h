@@ -37,6 +37,11 @@ class Steps final {
     // What all members must know alike besides the state: packed by one, adopted by newcomers.
     std::function<std::vector<std::byte>()> settings;
     std::function<Status(Bytes)> adopt_settings;
+    // How often they were changed: members that differ by a change agree on it at the next view.
+    std::function<uint64_t()> settings_version;
+    // What belongs to the state but has no fixed size: the same for newcomers alone.
+    std::function<std::vector<std::byte>()> notes;
+    std::function<Status(Bytes)> adopt_notes;
   };
 
   Steps(StepGround& ground, PeerId self, Options options);
@@ -55,7 +60,6 @@ class Steps final {
   std::vector<Registered> registered() const;
   // Deals out samples to the members; its position is part of the state.
   Status use_sampler(const SamplerOptions& options);
-  bool has_sampler() const { return sampler_.has_value(); }
   // Between two steps, the same on all members: from the next step on.
   Status set_global_batch(uint64_t samples);
   // Zeroes without a sampler.
@@ -63,6 +67,7 @@ class Steps final {
   // Of the k-th step after the open one, or after the last one if none is open, if nothing changes
   // until then: no view, no batch, and nobody is lost. Nothing for k = 0.
   UpcomingSamples upcoming_samples(size_t steps_ahead) const;
+  bool has_sampler() const { return sampler_.has_value(); }
 
   // Opens the next step. False: this member is not part of the job any more, or all samples of all
   // epochs are consumed; an error ends the training.
@@ -70,6 +75,14 @@ class Steps final {
   uint64_t step_number() const { return open_ ? open_->number : committed_; }
   // True if the open step was begun by all members of the view, in this view.
   bool begun_by_all() const;
+  // The members of the view in which the open step, or the last one, was first begun: every member
+  // of the step knows the same, whatever has become of the view since.
+  const std::vector<PeerId>& begun_by() const;
+  uint32_t begun_in() const { return newest_.assigned_epoch; }
+  // Of all that was handed in by this member in the open or the last step.
+  uint64_t handed_in_bytes() const;
+  // Members that this one saw go without having been asked to, since it began.
+  uint64_t losses() const { return losses_; }
   // The numbers of this member's samples in the open step; if there are more(), of those alone.
   const std::vector<uint64_t>& samples() const { return samples_; }
 
@@ -141,6 +154,7 @@ class Steps final {
   Status change_view();
   void find_left_behind(const std::vector<Departure>& gone);
   Result<Fate> exchange_reports();
+  Status settle(const Fate& fate);
   Status follow(const Fate& fate);
   // Some members of the installed view.
   Group group_of(const std::vector<Rank>& ranks) const;
@@ -216,6 +230,7 @@ class Steps final {
   int contributor_count_ = 0;
   uint64_t contributed_samples_ = 0;
   uint64_t samples_total_ = 0;
+  uint64_t losses_ = 0;
   StepTimes times_;
   std::optional<Instant> change_began_;
   std::optional<Instant> redo_began_;

@@ -93,6 +93,7 @@ std::vector<std::byte> Steps::manifest() const {
     put_bytes(encode(sampler_->state()));
   }
   put_bytes(options_.settings ? options_.settings() : std::vector<std::byte>{});
+  put_bytes(options_.notes ? options_.notes() : std::vector<std::byte>{});
   writer.put(static_cast<uint32_t>(states_.size()));
   for (const State& state : states_) {
     writer.put_string(state.name);
@@ -150,6 +151,7 @@ Status Steps::take_manifest(Bytes bytes) {
     sampler_ = std::move(*sampler);
   }
   const std::string settings = reader.take_string(kManifestBytesMax);
+  const std::string notes = reader.take_string(kManifestBytesMax);
   const auto count = reader.take<uint32_t>();
   std::vector<std::string> theirs;
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
@@ -178,6 +180,7 @@ Status Steps::take_manifest(Bytes bytes) {
     return differs(
         fmt::format("it has state '{}', the others do not", states_[theirs.size()].name));
   if (options_.adopt_settings) PLIANT_TRY(options_.adopt_settings(bytes_of(settings)));
+  if (options_.adopt_notes) PLIANT_TRY(options_.adopt_notes(bytes_of(notes)));
   committed_ = committed;
   samples_total_ = samples;
   return {};
