@@ -26,7 +26,7 @@ const char* to_string(Synchronisation synchronisation);
 struct MemberSignals {
   PeerId peer;
   double compute_seconds = 0;  // from the begin of the step until it had handed everything in
-  double wait_seconds = 0;     // in commit(): for the others and for the network
+  double wait_seconds = 0;     // in the commit() before: for the others and for the network
 
   bool operator==(const MemberSignals&) const = default;
 };
@@ -60,6 +60,16 @@ struct Straggler {
   bool operator==(const Straggler&) const = default;
 };
 
+// A member whose loss or gradient was infinite or undefined.
+struct Nonfinite {
+  static constexpr int kLoss = -1;
+  Rank rank = 0;  // in the view of the step; the lowest, if there are several
+  PeerId peer;
+  int tensor = kLoss;  // or the number of the first such gradient, as Monitor::gradients() got them
+
+  bool operator==(const Nonfinite&) const = default;
+};
+
 struct Signals {
   uint64_t step = 0;  // that was committed; 0 before the first
   uint64_t data_epoch = 0;
@@ -69,12 +79,14 @@ struct Signals {
   int hosts = 1;
   int members_lost = 0;  // since the step before, without having been asked to leave
 
-  uint64_t batch = 0;             // samples in this step, of all members
-  uint64_t reduced_bytes = 0;     // that each member handed in
+  uint64_t batch = 0;          // samples in this step, of all members
+  uint64_t reduced_bytes = 0;  // that each member handed in
+  // Of the step before this one, since a commit cannot tell how long it took before it is over; 0,
+  // not known, in the first step of a view.
   double step_seconds = 0;        // from commit to commit, of the slowest member
-  double samples_per_second = 0;  // batch over step_seconds
-  double compute_seconds = 0;     // of the slowest member
+  double samples_per_second = 0;  // its batch over step_seconds
   double wait_seconds = 0;        // of the fastest: nobody waited less, so it is the network's part
+  double compute_seconds = 0;     // of this step, of the slowest member
   double change_seconds = 0;      // what the last change of the view cost; 0: there was none yet
   double loss = 0;                // mean over the samples, if the program tells it; NaN otherwise
 
@@ -83,6 +95,7 @@ struct Signals {
 
   std::optional<GradientNoise> noise;
   std::optional<Straggler> straggler;
+  std::optional<Nonfinite> nonfinite;
   std::vector<MemberSignals> by_rank;
   std::vector<LinkSignals> links;
 
