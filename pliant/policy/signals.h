@@ -22,11 +22,11 @@ enum class Synchronisation : uint8_t {
 // "synchronous", "model_averaging", "pair_averaging"
 const char* to_string(Synchronisation synchronisation);
 
-// One member in one step.
+// One member. Its times are those of the step before, as Signals says.
 struct MemberSignals {
   PeerId peer;
   double compute_seconds = 0;  // from the begin of the step until it had handed everything in
-  double wait_seconds = 0;     // in the commit() before: for the others and for the network
+  double wait_seconds = 0;     // in commit(): for the others and for the network
 
   bool operator==(const MemberSignals&) const = default;
 };
@@ -81,12 +81,12 @@ struct Signals {
 
   uint64_t batch = 0;          // samples in this step, of all members
   uint64_t reduced_bytes = 0;  // that each member handed in
-  // Of the step before this one, since a commit cannot tell how long it took before it is over; 0,
-  // not known, in the first step of a view.
+  // All times are of the step before this one, since a commit cannot tell how long it took before
+  // it is over; 0, not known, in the first step of a view.
   double step_seconds = 0;        // from commit to commit, of the slowest member
   double samples_per_second = 0;  // its batch over step_seconds
+  double compute_seconds = 0;     // of the slowest member
   double wait_seconds = 0;        // of the fastest: nobody waited less, so it is the network's part
-  double compute_seconds = 0;     // of this step, of the slowest member
   double change_seconds = 0;      // what the last change of the view cost; 0: there was none yet
   double loss = 0;                // mean over the samples, if the program tells it; NaN otherwise
 

@@ -140,9 +140,9 @@ Status Monitor::hand_in(Step& step) {
     row[kLossSamples] = static_cast<double>(loss_samples_);
     row[kNormKnown] = norm_known_ ? 1 : 0;
     row[kSquaredNorm] = squared_norm_;
-    row[kComputeSeconds] = seconds(handed_in_ - begun_);
     // The same steps are known to everybody: those whose step before was begun in the same view.
     if (last_step_ + 1 == step.number() && last_view_ == step.begun_in()) {
+      row[kComputeSeconds] = last_compute_seconds_;
       row[kWaitSeconds] = last_wait_seconds_;
       row[kStepSeconds] = last_step_seconds_;
     }
@@ -255,7 +255,7 @@ void Monitor::read_times(std::span<const double> rows) {
   if (signals_.step_seconds > 0)
     signals_.samples_per_second = static_cast<double>(state_.batch) / signals_.step_seconds;
   state_.batch = signals_.batch;
-  signals_.straggler = state_.straggler.add(signals_.by_rank);
+  if (signals_.compute_seconds > 0) signals_.straggler = state_.straggler.add(signals_.by_rank);
 }
 
 void Monitor::read_noise(const Step& step, std::span<const double> rows, double mean_squared_norm) {
@@ -283,6 +283,7 @@ void Monitor::note_times(const Step& step) {
   if (last_step_ != 0 && last_view_ != step.begun_in())
     change_seconds_ = seconds_of(session_.last_change());
   last_step_seconds_ = last_step_ == 0 ? 0 : seconds(at - last_commit_);
+  last_compute_seconds_ = seconds(handed_in_ - begun_);
   last_wait_seconds_ = seconds(at - handed_in_);
   last_commit_ = at;
   last_step_ = step.number();

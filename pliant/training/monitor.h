@@ -18,9 +18,8 @@
 // (Step::begun_by), and rows of members that were lost without a trace stay zero. Means over
 // steps are registered state, and the last signals a note, so that newcomers have them too.
 //
-// A commit cannot tell how long it took before it is over: the time from commit to commit and the
-// time inside of commit() are those of the step before. They are unknown (0) in the first step of a
-// view, whose step before was made by others.
+// A commit cannot tell how long it took before it is over, so all times are those of the step
+// before. They are unknown (0) in the first step of a view, whose step before was made by others.
 #pragma once
 
 #include <cstdint>
@@ -158,6 +157,7 @@ class Monitor final {
   uint64_t last_step_ = 0;
   uint32_t last_view_ = 0;
   Instant last_commit_{};
+  double last_compute_seconds_ = 0;
   double last_wait_seconds_ = 0;
   double last_step_seconds_ = 0;
   double change_seconds_ = 0;

@@ -42,8 +42,8 @@ TEST(Monitor, TellsWhatAMemberAloneHasMeasured) {
     EXPECT_EQ(signals.reduced_bytes, 400u);
     EXPECT_EQ(signals.topology, "auto");
     ASSERT_EQ(signals.by_rank.size(), 1u);
-    EXPECT_GT(signals.by_rank[0].compute_seconds, 0);
-    // What a commit took is known by the next one, and from commit to commit by the third.
+    // What a step took is known by the next one, and from commit to commit by the third.
+    EXPECT_EQ(signals.by_rank[0].compute_seconds > 0, number > 1);
     EXPECT_EQ(signals.wait_seconds > 0, number > 1);
     EXPECT_EQ(signals.step_seconds > 0, number > 2);
     EXPECT_EQ(signals.samples_per_second > 0, number > 2);
