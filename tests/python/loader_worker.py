@@ -8,10 +8,11 @@ import sys
 import torch
 
 import pliant.torch as pliant
-from python_worker import await_permission, record
+from python_worker import await_permission, note_start, record
 
 directory, form, batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
 SAMPLES, EPOCHS = 120, 3
+note_start(directory)
 session = pliant.current_session()
 # The gradient of a sample is one in its own place.
 weights = torch.nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))

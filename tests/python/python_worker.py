@@ -25,6 +25,11 @@ def hash_of(state):
     return int.from_bytes(hashlib.blake2b(bytes(state), digest_size=8).digest(), "little")
 
 
+def note_start(directory):
+    """Lets the test know that this worker is about to join."""
+    pathlib.Path(directory, f"started-{os.getpid()}").touch()
+
+
 def await_permission(directory, session):
     """Waits until the test allows a step after the last one."""
     done = session.step.number if session.step else 0

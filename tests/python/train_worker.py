@@ -8,7 +8,7 @@ import sys
 import torch
 
 import pliant.torch as pliant
-from python_worker import await_permission, die_at, note_more, record
+from python_worker import await_permission, die_at, note_more, note_start, record
 
 SAMPLES, BATCH, EPOCHS = 500, 24, 10
 
@@ -48,6 +48,7 @@ def flat(model):
 
 
 def train(directory, name):
+    note_start(directory)
     session = pliant.current_session()
     model = network()
     if session.rank != 0:

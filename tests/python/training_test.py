@@ -38,6 +38,7 @@ class Elastic(unittest.TestCase):
         with PythonJob("train_worker.py", 2, "--min", "1", "--max", "3", "--restart",
                        arguments=[name]) as job:
             job.step_until(lambda: job.step() >= 10, 0)
+            job.await_started(3)
             job.step_until_members(2, 0.05)
             for happening in happenings:
                 happening(job)
@@ -53,6 +54,7 @@ class Elastic(unittest.TestCase):
     def test_adamw_is_resized_and_loses_a_worker(self):
         def up(job):
             job.resize(3)
+            job.await_started(4)
             job.step_until_members(3, 0.05)
 
         def kill(job):
@@ -77,6 +79,7 @@ class Elastic(unittest.TestCase):
                 job.step_until_members(members - 1, 0)
                 job.step_until(lambda: job.step() >= 20, 0)  # in the second epoch
                 job.resize(members + 1)
+                job.await_started(members + 2)
                 job.step_until_members(members + 1, 0.15)
             for end in self.ends(job):
                 self.assertEqual(end.tolist(), [3.0] * 120)

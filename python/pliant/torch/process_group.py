@@ -112,6 +112,7 @@ class ProcessGroupPliant(dist.ProcessGroup):
         whole = ranks == list(range(session.size))
         self._members: Collectives = session if whole else session.group(ranks)
         self._own_rank, self._own_size = rank, size
+        self._torch_name = self._torch_description = "undefined"
         self._count = 0
         self._messages: Dict[Tuple[int, int, int], int] = collections.defaultdict(int)
         self._kept: Deque[PliantWork] = collections.deque(maxlen=_WORKS_KEPT)
@@ -133,6 +134,34 @@ class ProcessGroupPliant(dist.ProcessGroup):
         return "pliant"
 
     getBackendName = _get_backend_name = name
+
+    @property
+    def group_name(self) -> str:
+        """What torch calls this group; DeviceMesh and compiled code find it by that."""
+        return self._torch_name
+
+    @property
+    def group_desc(self) -> str:
+        """What torch says that this group is for."""
+        return self._torch_description
+
+    def getGroupName(self) -> str:
+        """The same for torch's C++, which also sets it."""
+        return self._torch_name
+
+    def setGroupName(self, name: str) -> None:
+        """Torch's C++ names the group."""
+        self._torch_name = name
+
+    def getGroupDesc(self) -> str:
+        """As group_desc."""
+        return self._torch_description
+
+    def setGroupDesc(self, description: str) -> None:
+        """Torch's C++ describes the group."""
+        self._torch_description = description
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
 
     def abort(self) -> None:
         """Nothing to do: operations end by themselves when a peer is lost."""
@@ -180,8 +209,10 @@ class ProcessGroupPliant(dist.ProcessGroup):
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor,
                         opts: Any = None) -> PliantWork:
-        """A tensor of each member, to one tensor."""
-        return self._work([self._members.all_gather_async(self._next(), input, output)],
+        """A tensor of each member, to one tensor, of which the input may be the own part."""
+        place = output.data_ptr() + self._own_rank * input.numel() * input.element_size()
+        source = None if input.data_ptr() == place else input
+        return self._work([self._members.all_gather_async(self._next(), source, output)],
                           [output])
 
     all_gather_single = _allgather_base
