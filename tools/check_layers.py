@@ -26,7 +26,7 @@ LAYERS = {
     "sim": ["runtime"],
     "capi": ["training"],
     "cli": ["sim", "training"],
-    "train": ["training"],
+    "train": ["training", "examples"],
     "bench": ["training"],
     "examples": ["training", "capi"],
 }
@@ -37,7 +37,7 @@ STRANGERS = [("pliant/transport/shm", "pliant/transport/tcp")]
 # Libraries that stay at the edge: where each may be included.
 LIBRARIES = {
     "spdlog": {"base"},
-    "CLI": {"cli", "bench", "examples"},
+    "CLI": {"cli", "bench", "examples", "train"},
     "boost": {"runtime", "cli"},
     "torch": {"train"},
 }

@@ -1,0 +1,88 @@
+#include "train/program.h"
+
+#include <cstdio>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "pliant/store/safetensors.h"
+#include "train/registered_memory.h"
+#include "train/training_error.h"
+
+namespace pliant::train {
+
+void add_options(CLI::App& app, ProgramOptions& options) {
+  app.add_option("--steps", options.steps, "steps of the whole training")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000'000}))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "samples of a step, of all workers together")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000}))
+      ->capture_default_str();
+  app.add_option("--lr", options.learning_rate, "learning rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "another one begins elsewhere and has another order")
+      ->capture_default_str();
+  app.add_option("--dtype", options.dtype, "of the model: float32 or float64")
+      ->check(CLI::IsMember({"float32", "float64"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "of torch in each worker")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--report", options.report_every, "steps from line to line; 0: no lines")
+      ->capture_default_str();
+  app.add_option("--log", options.log, "appends a line of JSON for each step to this file");
+  app.add_option("--save", options.save, "writes the model here at the end, as safetensors");
+}
+
+int run_program(CLI::App& app, int count, char** arguments, const std::function<void()>& train) {
+  try {
+    app.parse(count, arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    train();
+    return 0;
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), error.what());
+  }
+  return 1;
+}
+
+void prepare_torch(const ProgramOptions& options) {
+  torch::set_num_threads(options.threads);
+  torch::manual_seed(options.seed);
+}
+
+void train_to_end(ElasticTrainer& trainer, TrainingLog& log, const ProgramOptions& options,
+                  const std::function<torch::Tensor(std::span<const uint64_t>)>& loss_of) {
+  while (trainer.begin()) {
+    if (!trainer.samples().empty()) trainer.backward(loss_of(trainer.samples()));
+    if (!trainer.commit()) continue;
+    log.committed(trainer);
+    if (trainer.step() >= options.steps) break;
+  }
+}
+
+void save_model(Session& session, const torch::nn::Module& model, const std::string& path) {
+  if (path.empty() || session.rank() != 0) return;
+  std::vector<store::TensorInfo> infos;
+  std::vector<torch::Tensor> tensors;
+  for (const auto& item : model.named_parameters()) {
+    const auto sizes = item.value().sizes();
+    infos.push_back({.name = item.key(),
+                     .dtype = dtype_of(item.value().scalar_type()),
+                     .shape = {sizes.begin(), sizes.end()}});
+    tensors.push_back(item.value().detach().contiguous());
+  }
+  // All are of one type, so the order stays.
+  const auto writer = take(store::SafetensorsWriter::create(
+      path, take(store::plan_safetensors(std::move(infos), {})), store::Existing::kReplace));
+  for (size_t i = 0; i < tensors.size(); ++i) check(writer->write(i, 0, bytes_of(tensors[i])));
+  check(writer->finish());
+}
+
+}  // namespace pliant::train
