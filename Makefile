@@ -2,6 +2,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 BENCH_ARGS ?=
+DEMO_ARGS ?=
 PYTHON ?= python3
 PIP_ARGS ?=
 SOURCES = $(shell git ls-files -co --exclude-standard '*.cc' '*.h' '*.c')
@@ -32,8 +33,11 @@ sanitize:  ## all tests again under ASan+UBSan, then under TSan
 	cmake --build --preset tsan -j $(JOBS)
 	ctest --preset tsan -j $(JOBS)
 
-demo: build  ## four workers train a small network together
-	build/release/pliant run -n 4 -- build/release/examples/digits
+demo:  ## a small GPT trains while workers join, die and leave; options in DEMO_ARGS
+	tools/setup.sh demo
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target pliant_program train_gpt
+	tools/demo.py $(DEMO_ARGS)
 
 bench: build  ## all-reduce beside Open MPI and Gloo; options in BENCH_ARGS
 	tools/setup.sh bench

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian (or Ubuntu) packages that a goal needs, and nothing if they are there.
 #
-#   tools/setup.sh build|test|bench|format|tidy
+#   tools/setup.sh build|test|demo|bench|format|tidy
 #
 # PLIANT_SETUP=skip leaves the system alone, for machines whose libraries come from elsewhere.
 set -euo pipefail
@@ -9,14 +9,15 @@ set -euo pipefail
 build=(g++ cmake ninja-build make python3 libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev)
 case "${1:-}" in
   build) packages=("${build[@]}") ;;
-  test) packages=("${build[@]}" libgtest-dev iproute2 python3-torch python3-pip
+  test) packages=("${build[@]}" libgtest-dev iproute2 libtorch-dev python3-torch python3-pip
                   python3-setuptools python3-wheel) ;;
+  demo) packages=("${build[@]}" libtorch-dev) ;;
   bench) packages=("${build[@]}" libgtest-dev libbenchmark-dev openmpi-bin libopenmpi-dev
                    libgloo-dev) ;;
   format) packages=(clang-format) ;;
   tidy) packages=("${build[@]}" libgtest-dev clang-tidy) ;;
   *)
-    echo "usage: tools/setup.sh build|test|bench|format|tidy" >&2
+    echo "usage: tools/setup.sh build|test|demo|bench|format|tidy" >&2
     exit 2
     ;;
 esac
