@@ -146,16 +146,22 @@ class Losses(Elastic):
 
 
 class Resizes(Elastic):
+    def members_at(self, job, step):
+        """With how many members a step was committed; one that is over before anybody looks has
+        left its record."""
+        return {record["members"] for records in job.records().values() for record in records
+                if record["step"] == step}
+
     def test_growing_by_schedule(self):
         job = self.job(2, ["--max", "4", "--schedule", "2@0,4@50"], ["--compute-ms", "1"])
-        job.await_step(20, 2)
         job.await_step(50, 4)
+        self.assertEqual(self.members_at(job, 20), {2})
         self.finish(job)
 
     def test_shrinking_by_schedule(self):
         job = self.job(4, ["--max", "4", "--schedule", "4@0,1@100"], ["--compute-ms", "1"])
-        job.await_step(20, 4)
         job.await_step(150, 1)
+        self.assertEqual(self.members_at(job, 20), {4})
         self.finish(job)
 
     def test_a_storm_of_joins(self):
