@@ -14,7 +14,23 @@
 
 #include "capi/pliant.h"
 #include "pliant/runtime/session.h"
+#include "pliant/training/adaptation.h"
+#include "pliant/training/monitor.h"
 #include "pliant/training/synchroniser.h"
+
+namespace pliant::capi {
+
+// The monitor of a session, its policies, and what pliant_signals points to.
+struct Training {
+  std::unique_ptr<Monitor> monitor;
+  Adaptation::Policies policies;           // until the first step begins
+  std::unique_ptr<Adaptation> adaptation;  // from then on
+  bool gradients_given = false;            // in the open step
+  std::vector<pliant_member_signals> by_rank;
+  std::vector<pliant_link_signals> links;
+};
+
+}  // namespace pliant::capi
 
 struct pliant_session {
   std::unique_ptr<pliant::Session> session;
@@ -27,6 +43,7 @@ struct pliant_session {
   std::unordered_map<void*, size_t> allocations;
   // What they know is registered state: it lives as long as steps may begin.
   std::vector<std::shared_ptr<pliant::Synchroniser>> synchronisers;
+  pliant::capi::Training training;
 };
 
 struct pliant_group {
@@ -90,6 +107,15 @@ pliant_status guarded(const char* function, const pliant_session* session,
 }
 
 inline constexpr const View* kNoView = nullptr;
+
+// What the monitor and the policies of the session, if it has any, do around a step. Gradients are
+// the synchroniser's, if one commits the step.
+Status before_begin(pliant_session* session);
+Status after_begin(pliant_session* session);
+Status before_commit(pliant_session* session, const Synchroniser* synchroniser = nullptr);
+Status after_commit(pliant_session* session, const Synchroniser* synchroniser = nullptr);
+// The loop has ended for this member.
+void after_last(pliant_session* session);
 
 // What is out of range stays so when it becomes a byte, and is refused below us.
 inline DType dtype_of(pliant_dtype dtype) {

@@ -696,4 +696,6 @@ PLIANT_API pliant_status pliant_restore_state(pliant_session* session, uint64_t 
 }
 #endif
 
+#include "pliant_monitor.h"
+
 #endif

@@ -76,10 +76,14 @@ pliant_status pliant_keep_global_batch(pliant_session* session) {
 
 pliant_status pliant_begin_step(pliant_session* session, int* begun) {
   return guarded(__func__, session, {{begun, "begun"}}, [&]() -> Status {
-    session->step = session->session->begin_step();
+    PLIANT_TRY(before_begin(session));
+    const auto& adaptation = session->training.adaptation;
+    session->step = adaptation && adaptation->stopped() ? Step() : session->session->begin_step();
     refresh_view(session);
     if (Status status = session->session->status(); !status.ok()) return status;
     *begun = session->step ? 1 : 0;
+    if (session->step) return after_begin(session);
+    after_last(session);
     return {};
   });
 }
@@ -114,9 +118,10 @@ pliant_status pliant_step_all_reduce(pliant_session* session, const char* name, 
 pliant_status pliant_commit_step(pliant_session* session) {
   const pliant_status committed = guarded(__func__, session, {}, [&]() -> Status {
     PLIANT_TRY(need_step(session, "pliant_commit_step"));
-    Status status = session->step.commit();
+    PLIANT_TRY(before_commit(session));
+    const Status status = session->step.commit();
     refresh_view(session);
-    return status;
+    return status.ok() ? after_commit(session) : Status(status.error());
   });
   return committed == PLIANT_OK && session->step.more() ? PLIANT_MORE : committed;
 }

@@ -118,10 +118,12 @@ pliant_status pliant_synchroniser_ready(pliant_synchroniser* synchroniser, size_
 pliant_status pliant_synchroniser_commit(pliant_synchroniser* synchroniser) {
   const pliant_status committed =
       with(__func__, synchroniser, {}, [&](Synchroniser& known) -> Status {
+        pliant_session* const session = synchroniser->session;
+        PLIANT_TRY(before_commit(session, &known));
         const auto apply = known.commit();
-        refresh_view(synchroniser->session);
+        refresh_view(session);
         if (!apply) return apply.error();
-        if (*apply || synchroniser->session->step.more()) return {};
+        if (*apply || session->step.more()) return after_commit(session, &known);
         return Error{Code::kCancelled, "this member is not part of the job any more", {}, {}};
       });
   return committed == PLIANT_OK && synchroniser->session->step.more() ? PLIANT_MORE : committed;

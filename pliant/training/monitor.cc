@@ -90,6 +90,11 @@ void Monitor::begin(const Step& step) {
   refuses_ = false;
 }
 
+// Those that were dealt later come on top, until they are handed in.
+uint64_t Monitor::samples(const Step& step) const {
+  return dealt_samples_ + (step.more() ? step.samples().size() : 0);
+}
+
 void Monitor::gradients(std::span<const GradientSpan> gradients, uint64_t samples,
                         GradientForm form) {
   gradient_samples_ = samples;
@@ -122,7 +127,7 @@ void Monitor::nonfinite(int tensor) {
 
 Status Monitor::hand_in(Step& step) {
   const Stopwatch watch(costs_.signals_seconds);
-  if (step.more()) dealt_samples_ += step.samples().size();
+  dealt_samples_ = samples(step);
   reduced_bytes_ = step.handed_in_bytes();
   handed_in_ = now();
   losses_now_ = session_.losses();

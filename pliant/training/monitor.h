@@ -78,6 +78,8 @@ class Monitor final {
   void begin(const Step& step);
   // True if gradients() takes norms in this step; otherwise it costs nothing.
   bool takes_norms() const { return takes_norms_; }
+  // Of this member in the step, as the sampler dealt them; 0 without one.
+  uint64_t samples(const Step& step) const;
   // This member's own gradients, complete and before anything is averaged. With more() samples:
   // of all of them again.
   void gradients(std::span<const GradientSpan> gradients, uint64_t samples, GradientForm form);

@@ -110,6 +110,7 @@ class Synchroniser final {
 
   Synchronisation synchronisation() const;
   size_t buckets() const { return parts_.size(); }
+  const Bucket& bucket(size_t bucket) const { return parts_[bucket].bucket; }
   // What to apply, after commit() has said so.
   std::span<const std::byte> gradients(size_t bucket) const;
   // Of the last step, if a model was pulled in it.
