@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "pliant/base/checksum.h"
 #include "pliant/base/time.h"
 #include "pliant/runtime/session.h"
+#include "pliant/training/step_loader.h"
 
 namespace pliant::cli {
 namespace {
@@ -37,11 +39,28 @@ struct ChaosWorkerOptions {
   double seconds = 0;      // of a timed loop that prints its rate; 0: train
   bool steps_off = false;  // the same loop by all_reduce_shared, without steps
   bool constant_batch = false;
+  size_t read_ahead = 0;  // batches; 0: samples are not read at all
 };
 
 // Elements at the front of the gradient that change from step to step; the rest stays as it was
 // written once, so that a large gradient costs no more to compute than a small one.
 constexpr size_t kLive = 512;
+
+// What a sample adds to the sum of its step.
+class ChaosSamples final : public Dataset {
+ public:
+  explicit ChaosSamples(uint64_t samples) : samples_(samples) {}
+  uint64_t size() const override { return samples_; }
+  size_t sample_bytes() const override { return sizeof(uint64_t); }
+  Status read(const Sample& sample, std::span<std::byte> to) const override {
+    const uint64_t value = mix_sample(sample.index);
+    std::memcpy(to.data(), &value, sizeof value);
+    return {};
+  }
+
+ private:
+  const uint64_t samples_;
+};
 
 class ChaosWorker final {
  public:
@@ -59,7 +78,8 @@ class ChaosWorker final {
   Status measure();
 
  private:
-  void compute(const Step& step);
+  Status add_samples(const Step& step);
+  Status compute(const Step& step);
   Status check(const Step& step, uint64_t sample_sum);
   void record(const Step& step, uint64_t sample_sum, int64_t begun_ns, int64_t committed_ns);
   std::span<uint64_t> part(int operation) const {
@@ -74,6 +94,8 @@ class ChaosWorker final {
   std::vector<std::byte> private_;
   std::vector<uint64_t> state_ = std::vector<uint64_t>(kStateElements, 1);
   uint64_t sum_ = 0;  // over the samples of the open step
+  const ChaosSamples dataset_{options_.samples};
+  std::optional<StepLoader> loader_;
   int file_ = -1;
 };
 
@@ -109,21 +131,40 @@ Status ChaosWorker::prepare() {
                                    .epochs = options_.epochs,
                                    .shuffle = true,
                                    .constant_batch = options_.constant_batch}));
+  if (options_.read_ahead > 0)
+    loader_.emplace(session_, dataset_,
+                    PrefetchOptions{.batches = options_.read_ahead, .threads = 1, .seed = 7});
   if (options_.records.empty()) return {};
   const std::string path = fmt::format("{}/{}", options_.records, getpid());
   file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   return file_ < 0 ? Status(system_error("cannot write " + path)) : Status();
 }
 
-void ChaosWorker::compute(const Step& step) {
+Status ChaosWorker::add_samples(const Step& step) {
+  if (!loader_) {
+    for (const uint64_t sample : step.samples()) sum_ += mix_sample(sample);
+    return {};
+  }
+  const auto batch = loader_->load(step);
+  if (!batch) return batch.error();
+  for (size_t i = 0; i < (*batch)->size(); ++i) {
+    uint64_t value = 0;
+    std::memcpy(&value, (*batch)->sample(i).data(), sizeof value);
+    sum_ += value;
+  }
+  return {};
+}
+
+Status ChaosWorker::compute(const Step& step) {
   if (!step.more()) sum_ = 0;
-  for (const uint64_t sample : step.samples()) sum_ += mix_sample(sample);
+  PLIANT_TRY(add_samples(step));
   for (int operation = 0; operation < options_.operations; ++operation) {
     const auto mine = part(operation);
     for (size_t j = 0; j < std::min(kLive, mine.size()); ++j) mine[j] = sum_ * gradient_factor(j);
   }
   if (options_.compute_ms > 0)
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options_.compute_ms));
+  return {};
 }
 
 Status ChaosWorker::check(const Step& step, uint64_t sample_sum) {
@@ -175,7 +216,7 @@ Status ChaosWorker::train() {
   while (Step step = session_.begin_step()) {
     Status committed;
     do {
-      compute(step);
+      PLIANT_TRY(compute(step));
       for (int i = 0; i < options_.operations; ++i)
         PLIANT_TRY(step.all_reduce(names[static_cast<size_t>(i)], part(i).data(), part(i).size(),
                                    DType::kU64, Op::kSum));
@@ -274,6 +315,7 @@ void add_chaos_worker(CLI::App& app, int& exit_code) {
   command->add_option("--seconds", options->seconds);
   command->add_flag("--steps-off", options->steps_off);
   command->add_flag("--constant-batch", options->constant_batch);
+  command->add_option("--read-ahead", options->read_ahead);
   auto folder = std::make_shared<std::string>();
   auto samples = std::make_shared<uint64_t>(kChaosSamples);
   CLI::App* check = app.add_subcommand("chaos-check", "Judges what they wrote")->group("");

@@ -67,6 +67,14 @@ uint64_t contributed_samples(const Draw& draw, std::span<const bool> contributed
 // able. See redeal.h for how a step goes on with it.
 Draw redraw_lost(const Draw& draw, std::span<const bool> contributed, std::span<const bool> able);
 
+// What one member is likely to compute in a later step.
+struct UpcomingSamples {
+  uint64_t epoch = 0;  // of the data
+  std::vector<uint64_t> samples = {};
+
+  bool operator==(const UpcomingSamples&) const = default;
+};
+
 class Sampler final {
  public:
   // Refuses options that cannot be, and a state that is none of a sampler with these options. The

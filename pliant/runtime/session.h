@@ -101,14 +101,6 @@ struct DataPosition {
   bool operator==(const DataPosition&) const = default;
 };
 
-// What a member is likely to compute in a later step.
-struct UpcomingSamples {
-  uint64_t epoch = 0;  // of the data
-  std::vector<uint64_t> samples = {};
-
-  bool operator==(const UpcomingSamples&) const = default;
-};
-
 // One training step; see Session::begin_step. A handle: the session owns what it stands for.
 class Step {
  public:
