@@ -43,6 +43,15 @@ pliant_status pliant_data_position(const pliant_session* session, uint64_t* epoc
   });
 }
 
+pliant_status pliant_step_batch(const pliant_session* session, uint64_t* samples) {
+  return guarded(__func__, session, {{samples, "samples"}}, [&]() -> Status {
+    if (!session->step)
+      return invalid("pliant_step_batch: there is no step; call pliant_begin_step() first");
+    *samples = session->step.batch();
+    return {};
+  });
+}
+
 pliant_status pliant_upcoming_samples(pliant_session* session, size_t steps_ahead, uint64_t* epoch,
                                       const uint64_t** samples, size_t* count) {
   return guarded(__func__, session, {{epoch, "epoch"}, {samples, "samples"}, {count, "count"}},

@@ -362,6 +362,11 @@ PLIANT_API pliant_status pliant_set_global_batch(pliant_session* session, uint64
  * without a sampler. */
 PLIANT_API pliant_status pliant_global_batch(const pliant_session* session, uint64_t* samples);
 
+/* The batch that the open step, or the last one, was dealt out by, all members together; the last
+ * step of an epoch may have fewer samples. The same on all members, also in a step during which the
+ * view changes: what is derived from it, such as a learning rate, is too. */
+PLIANT_API pliant_status pliant_step_batch(const pliant_session* session, uint64_t* samples);
+
 /* Where the sampler stands by the committed steps: the epoch of the data, from 0, and the samples
  * of it that were consumed. After the last epoch: the number of epochs, and 0. */
 PLIANT_API pliant_status pliant_data_position(const pliant_session* session, uint64_t* epoch,
@@ -387,8 +392,9 @@ typedef struct pliant_learning_rate {
 } pliant_learning_rate;
 
 /* What a learning rate that was chosen for `base_batch` is multiplied by in a step with `batch`
- * samples: rule "none", "linear" or "sqrt". With a state, a factor that grows gets there evenly in
- * `warm_up_steps` steps; one that falls does so at once. The state may be null: no warm-up. */
+ * samples, that of pliant_step_batch(): rule "none", "linear" or "sqrt". With a state, a factor
+ * that grows gets there evenly in `warm_up_steps` steps; one that falls does so at once. The state
+ * may be null: no warm-up. */
 PLIANT_API pliant_status pliant_learning_rate_factor(const char* rule, uint64_t base_batch,
                                                      uint64_t warm_up_steps, uint64_t step,
                                                      uint64_t batch, pliant_learning_rate* state,

@@ -422,6 +422,7 @@ static void test_steps(void) {
   int begun = 0;
   uint64_t number = 0;
   INVALID(pliant_commit_step(session), "begin_step");
+  INVALID(pliant_step_batch(session, &number), "begin_step");
   INVALID(pliant_register_state(session, "model", model, kBlock, 99), "type");
   OK(pliant_register_state(session, "model", model, kBlock, PLIANT_F32));
   INVALID(pliant_register_state(session, "model", model, kBlock, PLIANT_F32), "twice");
@@ -456,6 +457,9 @@ static void test_steps(void) {
     if (consumed == 0) CHECK(expected_count > 0 && expected_epoch == 0);
     OK(pliant_step_number(session, &number));
     OK(pliant_step_samples(session, &samples, &count));
+    uint64_t batch = 0;
+    OK(pliant_step_batch(session, &batch));
+    CHECK(batch == 8);
     for (size_t i = 0; i < count; ++i) CHECK(samples[i] < 100);
     for (int i = 0; i < kBlock; ++i) gradients[i] = (float)count;
     OK(pliant_step_all_reduce(session, "g", gradients, NULL, kBlock, PLIANT_F32, PLIANT_MEAN));

@@ -37,11 +37,11 @@ struct LearningRateState {
   double from = 0;          // the factor before
 };
 
-// The factor of a step with this batch (the one that was asked for: the last step of an epoch may
-// have fewer samples, and needs no other rate). After the batch has grown the factor grows evenly
-// over the warm-up; after it has shrunk it follows at once, since a rate that is too large does
-// harm. Steps ascend, and one may be asked for again. The first batch of a job is warmed up too, if
-// it is larger than the base batch.
+// The factor of a step with this batch: Step::batch(), which is the one that was asked for, since
+// the last step of an epoch may have fewer samples and needs no other rate. After the batch has
+// grown the factor grows evenly over the warm-up; after it has shrunk it follows at once, since a
+// rate that is too large does harm. Steps ascend, and one may be asked for again. The first batch
+// of a job is warmed up too, if it is larger than the base batch.
 double learning_rate_factor(const LearningRateOptions& options, LearningRateState& state,
                             uint64_t step, uint64_t batch);
 

@@ -579,6 +579,7 @@ const std::vector<PeerId>& Step::begun_by() const { return steps_->begun_by(); }
 uint32_t Step::begun_in() const { return steps_->begun_in(); }
 uint64_t Step::handed_in_bytes() const { return steps_->handed_in_bytes(); }
 std::span<const uint64_t> Step::samples() const { return steps_->samples(); }
+uint64_t Step::batch() const { return steps_->step_batch(); }
 Status Step::all_reduce(std::string_view name, const void* input, size_t count, DType dtype, Op op,
                         void* output) {
   return steps_->all_reduce(name, input, output, count, dtype, op);

@@ -124,6 +124,11 @@ class Step {
   // The bytes of all inputs that this member has handed in.
   uint64_t handed_in_bytes() const;
 
+  // The batch that the step was dealt out by, all members together; the last step of an epoch may
+  // have fewer samples. The same on all members, also in a step during which the view changes: what
+  // is derived from it, such as a learning rate, is too.
+  uint64_t batch() const;
+
   // Hands in an input, which must not change before commit() has returned. All members hand in the
   // same names; one name once a step. With several, all but the last run while the next is being
   // computed. kMean divides by the number of members; with a sampler by that of the samples, so

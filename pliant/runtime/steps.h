@@ -86,6 +86,10 @@ class Steps final {
   // The numbers of this member's samples in the open step; if there are more(), of those alone.
   const std::vector<uint64_t>& samples() const { return samples_; }
 
+  // The batch that the open step, or the last one, was dealt out by; the same on all members, also
+  // where they know different views. 0 without a sampler.
+  uint64_t step_batch() const { return newest_.batch; }
+
   // Hands an input in. It must not change before commit() has returned. If `output` is not null,
   // commit() copies the result there.
   Status all_reduce(std::string_view name, const void* input, void* output, size_t count,
@@ -140,6 +144,7 @@ class Steps final {
     uint32_t assigned_epoch = 0;
     Draw draw;
     std::vector<PeerId> dealt_to;  // the members of the draw
+    uint64_t batch = 0;            // that they were asked for; an epoch may have had less left
     size_t redeals = 0;            // that the draw has seen
     bool rolled_forward = false;
   };

@@ -71,6 +71,7 @@ void Steps::deal_samples() {
   samples_.clear();
   open_->dealt_to = members_of_.at(open_->assigned_epoch);
   open_->draw = sampler_->draw(static_cast<int>(open_->dealt_to.size()));
+  open_->batch = sampler_->options().batch_of(open_->dealt_to.size());
   // Others have begun it before, and lost members since.
   if (redealt_.step == open_->number)
     for (; open_->redeals < redealt_.all.size(); ++open_->redeals)

@@ -35,6 +35,7 @@ TEST_F(Samples, TheBatchChangesWithTheNextStep) {
   Step open = session_->begin_step();
   ASSERT_TRUE(open);
   EXPECT_EQ(open.samples().size(), 5u);
+  EXPECT_EQ(open.batch(), 5u);
   const Status inside = session_->set_global_batch(1);
   ASSERT_FALSE(inside.ok());
   EXPECT_NE(inside.error().message.find("between two steps; step 2"), std::string::npos);

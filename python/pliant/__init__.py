@@ -7,6 +7,7 @@
 docs/PYTHON.md is the tour. `pliant.torch` has the training loop for PyTorch.
 """
 
+from . import data
 from ._library import VERSION as __version__
 from .buffers import DType, Op
 from .collectives import Collectives, Group, Work
@@ -17,4 +18,5 @@ from .step import Contributors, Step
 
 __all__ = ["Cancelled", "Collectives", "Contributors", "DType", "Group", "Invalid",
            "LibraryNotFound", "Op", "Overloaded", "PeerLost", "PliantError", "Session", "Snapshot",
-           "StaleEpoch", "Step", "TimedOut", "View", "Work", "__version__", "current_session"]
+           "StaleEpoch", "Step", "TimedOut", "View", "Work", "__version__", "current_session",
+           "data"]

@@ -76,6 +76,7 @@ _CALLS = {
     "batch_per_member": [c_void_p, c_uint64],
     "set_global_batch": [c_void_p, c_uint64],
     "global_batch": [c_void_p, POINTER(c_uint64)],
+    "step_batch": [c_void_p, POINTER(c_uint64)],
     "data_position": [c_void_p, POINTER(c_uint64), POINTER(c_uint64)],
     "upcoming_samples": [c_void_p, c_size_t, POINTER(c_uint64), POINTER(POINTER(c_uint64)),
                          POINTER(c_size_t)],
@@ -102,12 +103,15 @@ _CALLS = {
     "snapshot_test": [c_void_p, POINTER(c_int)],
     "snapshot_destroy": [c_void_p],
     "restore_state": [c_void_p, c_uint64, POINTER(c_uint64)],
+    "learning_rate_factor": [c_char_p, c_uint64, c_uint64, c_uint64, c_uint64, c_void_p,
+                             POINTER(c_double)],
 }
 
 _OTHERS = {  # what returns no status
     "version": (c_char_p, []),
     "last_error": (c_char_p, []),
     "last_error_peer": (c_int, []),
+    "sample_seed": (c_uint64, [c_uint64, c_uint64, c_uint64]),
     "value_data": (c_void_p, [c_void_p]),
     "value_size": (c_size_t, [c_void_p]),
 }

@@ -56,6 +56,14 @@ class Step:
         check(self._library.step_samples(self._handle, first, count), self._handle)
         return first[:count.value] if count.value else []
 
+    @property
+    def batch(self) -> int:
+        """The batch that the step was dealt out by, of all members; the last step of an epoch may
+        have fewer samples. The same on all members, even where the view changes meanwhile."""
+        samples = ctypes.c_uint64()
+        check(self._library.step_batch(self._handle, samples), self._handle)
+        return samples.value
+
     def all_reduce(self, name: str, input: Any, output: Any = None,
                    op: Union[str, int] = "mean", dtype: Type = None) -> None:
         """Hands in an input, which must not change before commit() has returned. "mean" divides by

@@ -1,4 +1,4 @@
-"""SynchronousSGD and ElasticLoader: the same training as one process, through kills and resizes."""
+"""SynchronousSGD: the same training as one process, through kills and resizes."""
 
 import os
 import pathlib
@@ -70,29 +70,6 @@ class Elastic(unittest.TestCase):
     def test_momentum(self):
         self.check_training("sgd")
 
-    def check_loader(self, form, batch, members, *run_options):
-        with PythonJob("loader_worker.py", members, *run_options,
-                       arguments=[form, str(batch)]) as job:
-            job.step_until(lambda: job.step() >= 3, 0)
-            if run_options:
-                os.kill(job.by_last_step()[0], signal.SIGKILL)
-                job.step_until_members(members - 1, 0)
-                job.step_until(lambda: job.step() >= 20, 0)  # in the second epoch
-                job.resize(members + 1)
-                job.await_started(members + 2)
-                job.step_until_members(members + 1, 0.15)
-            for end in self.ends(job):
-                self.assertEqual(end.tolist(), [3.0] * 120)
-
-    def test_loader_in_a_range_of_epochs(self):
-        self.check_loader("range", 7, 2, "--min", "1", "--max", "3")
-
-    def test_loader_in_one_loop(self):
-        self.check_loader("one", 7, 2, "--min", "1", "--max", "3")
-
-    def test_members_without_samples_take_part(self):
-        self.check_loader("one", 2, 3)
-
 
 class Ranks(unittest.TestCase):
     """Things that need several ranks, each in a job of fixed size."""
@@ -157,26 +134,12 @@ class Alone(unittest.TestCase):
                 break
         self.assertTrue(torch.allclose(self.model.weight, before - 2 * 0.1 * 3))
 
-    def test_loader(self):
-        optimizer = self.wrapped()
-        loader = pliant.ElasticLoader(torch.arange(10), 4, epochs=2, threads=2, shuffle=False,
-                                      collate=torch.stack)
-        seen = []
-        for batch in loader:
-            seen.append(batch.tolist())
-            optimizer.step()
-        self.assertEqual(seen, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] * 2)
-        self.assertEqual((len(seen), loader.epoch), (len(loader), 2))
-
     def test_bad_input(self):
         optimizer = self.wrapped()
         cases = [
             ("no open step", optimizer.step),
             ("closure", lambda: optimizer.step(lambda: None)),
             ("before the optimizer is wrapped", lambda: optimizer.add_param_group({})),
-            ("fewer than one batch of 9", lambda: pliant.ElasticLoader(range(8), 9)),
-            ("at least one sample", lambda: pliant.ElasticLoader(range(8), 0)),
-            ("leave it out", lambda: pliant.ElasticLoader(range(8), 2, epochs=0)),
             ("\"mean\" or \"sum\"", lambda: self.wrapped(loss="max")),
             ("on_nonfinite is 'panic'", lambda: self.wrapped(on_nonfinite="panic")),
             ("cannot be made elastic", lambda: pliant.SynchronousSGD(

@@ -24,8 +24,10 @@ from .loader import ElasticLoader
 from .memory import allocate
 from .optimizer import NonFinite, SynchronousSGD
 from .process_group import ProcessGroupPliant, register_backend
+from .tokens import TokenDataset, sample_generator
 
 register_backend()
 
 __all__ = ["ElasticLoader", "Invalid", "NonFinite", "PliantError", "ProcessGroupPliant", "Session",
-           "SynchronousSGD", "allocate", "comm_hook", "current_session"]
+           "SynchronousSGD", "TokenDataset", "allocate", "comm_hook", "current_session",
+           "sample_generator"]
