@@ -31,6 +31,29 @@ class Options(ctypes.Structure):
          ("heap_bytes_max", c_size_t), ("connections", c_int), ("store_window", c_int)]
 
 
+class Bucket(ctypes.Structure):
+    """pliant_bucket."""
+
+    _fields_ = [("name", c_char_p), ("parameters", c_void_p), ("gradients", c_void_p),
+                ("count", c_size_t), ("dtype", c_int)]
+
+
+class SynchroniserOptions(ctypes.Structure):
+    """pliant_synchroniser_options."""
+
+    _fields_ = [("size", c_size_t), ("synchronisation", c_int), ("compression", c_int),
+                ("alpha", c_double), ("seed", c_uint64), ("may_switch", c_int),
+                ("share_results", c_int)]
+
+
+class SynchroniserReport(ctypes.Structure):
+    """pliant_synchroniser_report."""
+
+    _fields_ = [("size", c_size_t), ("pulled_from", c_int), ("pulled_version", c_uint64),
+                ("pulls_missed", c_uint64), ("exposed_seconds", c_double),
+                ("reduced_bytes", c_uint64)]
+
+
 # What an operation takes after session, group and name. Each has an _async form as well.
 _OPERATIONS = {
     "all_reduce": [c_void_p, c_void_p, c_size_t, c_int, c_int],
@@ -88,6 +111,17 @@ _CALLS = {
     "step_result": [c_void_p, c_char_p, POINTER(c_void_p), POINTER(c_size_t)],
     "step_contributors": [c_void_p, POINTER(c_int), POINTER(c_uint64)],
     "propose_size": [c_void_p, c_int],
+    "synchroniser_options_init": [POINTER(SynchroniserOptions), c_size_t],
+    "synchroniser_create": [c_void_p, POINTER(Bucket), c_size_t, POINTER(SynchroniserOptions),
+                            POINTER(c_void_p)],
+    "synchroniser_destroy": [c_void_p],
+    "synchroniser_begin": [c_void_p],
+    "synchroniser_ready": [c_void_p, c_size_t],
+    "synchroniser_commit": [c_void_p],
+    "synchroniser_applied": [c_void_p],
+    "synchroniser_switch_to": [c_void_p, c_int],
+    "synchroniser_synchronisation": [c_void_p, POINTER(c_int)],
+    "synchroniser_last_step": [c_void_p, POINTER(SynchroniserReport)],
     "work_wait": [c_void_p],
     "work_test": [c_void_p, POINTER(c_int)],
     "work_destroy": [c_void_p],

@@ -18,6 +18,7 @@ from .buffers import FORMATS, DType, buffer_of, dtype_of, op_of, writable_buffer
 from .collectives import Collectives, Group, Type
 from .errors import Cancelled, Invalid
 from .step import Step
+from .synchroniser import Synchroniser
 
 _COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
                 "reduce_scatter", "all_to_all", "barrier", "send", "recv")
@@ -107,6 +108,7 @@ class Session(Collectives):
         self._registered: List[Any] = []
         self._values: List[_Value] = []
         self._on_close: List[Callable[[], None]] = []
+        self._together: Optional[Synchroniser] = None
         #: The number of samples of an epoch, if use_sampler() was called; otherwise 0.
         self.samples = 0
         #: Samples in all committed steps of the job, whoever its members were.
@@ -132,6 +134,8 @@ class Session(Collectives):
         for call in reversed(self._on_close):
             call()
         self._closing = True
+        if self._together is not None:
+            self._together._kept.clear()
         self.idle = None
         for _, view in self._lent.values():
             try:
@@ -171,6 +175,8 @@ class Session(Collectives):
 
     def _leave(self) -> None:
         handle, self._handle = self._handle, None
+        if self._together is not None:
+            self._together._end()
         if handle is not None:
             self._library.session_close(handle)
         self._registered.clear()
@@ -435,7 +441,15 @@ class Session(Collectives):
             return None
         self._read_values(texts)
         self.step = Step(self)
+        if self._together is not None:
+            self._together._begin()
         return self.step
+
+    def _commit(self) -> int:
+        """Ends the open step, as a status."""
+        live = self._live()
+        return self._library.commit_step(live) if self._together is None else \
+            self._together._commit()
 
     def steps(self) -> Iterator[Step]:
         """Step after step: `for step in session.steps(): ...; step.commit()`."""
@@ -446,6 +460,15 @@ class Session(Collectives):
             yield step
             if step.open:
                 raise Invalid(f"step {step.number} was not committed")
+
+    def synchronise(self, buckets: Sequence[Tuple[str, Any, Any]], way: str = "synchronous",
+                    **options: Any) -> Synchroniser:
+        """Has the models of all members kept together from the first step on: by averaging
+        gradients, models, or models of two. Once, before the first step; see Synchroniser."""
+        if self._together is not None:
+            raise Invalid("the models of this session are kept together already")
+        self._together = Synchroniser(self, buckets, way, **options)
+        return self._together
 
     def propose_size(self, members: int) -> None:
         """Asks for another number of members; the job follows as soon as it can."""

@@ -84,7 +84,7 @@ class Step:
     def commit(self) -> bool:
         """Completes the step, on every member or on none. True: apply the results. False: there
         are `more` samples, or this member is out of the job and its loop ends."""
-        status = self._library.commit_step(self._session._live())
+        status = self._session._commit()
         self.more = status == MORE
         self.committed = status == OK
         self.out = status == CANCELLED

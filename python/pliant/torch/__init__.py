@@ -22,12 +22,14 @@ from ..session import Session, current_session
 from .hook import comm_hook
 from .loader import ElasticLoader
 from .memory import allocate
-from .optimizer import NonFinite, SynchronousSGD
+from .optimizer import ElasticOptimizer, NonFinite
 from .process_group import ProcessGroupPliant, register_backend
 from .tokens import TokenDataset, sample_generator
+from .ways import Adaptive, ModelAveraging, PairAveraging, SynchronousSGD
 
 register_backend()
 
-__all__ = ["ElasticLoader", "Invalid", "NonFinite", "PliantError", "ProcessGroupPliant", "Session",
+__all__ = ["Adaptive", "ElasticLoader", "ElasticOptimizer", "Invalid", "ModelAveraging",
+           "NonFinite", "PairAveraging", "PliantError", "ProcessGroupPliant", "Session",
            "SynchronousSGD", "TokenDataset", "allocate", "comm_hook", "current_session",
            "sample_generator"]

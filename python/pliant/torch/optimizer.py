@@ -1,16 +1,21 @@
-"""SynchronousSGD: any torch optimizer, with gradients that are averaged over an elastic job."""
+"""ElasticOptimizer: any torch optimizer, in an elastic job that keeps its models together.
+
+Its ways of doing so are classes of their own, in ways.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Union
 
 import torch
 
 from ..errors import Invalid
 from ..session import Session, current_session
 from ..step import Step
+from ..synchroniser import StepReport
+from .buckets import Bucket, make_buckets, make_model_buffers
 from .memory import allocate
 from .optimizer_state import OptimizerState
 
@@ -25,64 +30,30 @@ class NonFinite(NamedTuple):
     tensor: str
 
 
-class _Bucket:
-    """Gradients of some parameters, one behind the other in registered memory."""
-
-    def __init__(self, number: int, indices: List[int], parameters: List[torch.nn.Parameter],
-                 session: Session) -> None:
-        self.number = number
-        self.name = f"pliant/gradients/{number}"
-        self.indices = indices
-        self.flat = allocate(sum(parameters[i].numel() for i in indices),
-                             parameters[indices[0]].dtype, session)
-        self.views: Dict[int, torch.Tensor] = {}
-        at = 0
-        for i in indices:
-            end = at + parameters[i].numel()
-            self.views[i] = self.flat[at:end].view(parameters[i].shape)
-            at = end
-        self.missing = set(indices)
-        self.version = 0  # torch's count of changes, when it was handed in
-        self.earlier: Optional[torch.Tensor] = None  # of samples that were handed in before
-
-
-class _Buffers:
-    """Buffers of the model (running means, counters) of one type, which the members make equal."""
-
-    def __init__(self, name: str, tensors: List[torch.Tensor], session: Session) -> None:
-        self.name = name
-        self.tensors = tensors
-        self.flat = allocate(sum(t.numel() for t in tensors), tensors[0].dtype, session)
-        self.is_float = tensors[0].dtype.is_floating_point
-
-    def parts(self) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
-        at = 0
-        for tensor in self.tensors:
-            yield tensor, self.flat[at:at + tensor.numel()].view(tensor.shape)
-            at += tensor.numel()
-
-
-class SynchronousSGD(torch.optim.Optimizer):
+class ElasticOptimizer(torch.optim.Optimizer):
     """Wraps an optimizer: `step()` commits an elastic step and applies it if it was committed.
 
-    Gradients lie in registered memory (`parameter.grad` is a view of it) and are reduced while the
-    backward pass runs. The result is that of one process with the whole batch: each member counts
-    by its samples. Parameters, the optimizer's state and, if the model is given, its buffers are
-    registered, so that newcomers get them. Steps are begun by an ElasticLoader, or by
-    `for step in session.steps()`.
+    Parameters and gradients lie in flat memory (`parameter.data` and `parameter.grad` are views of
+    it), and what members exchange goes over the network while they compute. Parameters, the
+    optimizer's state and, if the model is given, its buffers are registered, so that newcomers get
+    them. Steps are begun by an ElasticLoader, or by `for step in session.steps()`.
 
     Use the same names in the same order on all members: a worker whose model differs cannot join,
     and is told which tensor it is.
     """
 
+    _way = "synchronous"
+
     def __init__(self, optimizer: torch.optim.Optimizer,
                  model: Optional[torch.nn.Module] = None, *, session: Optional[Session] = None,
                  loss: str = "mean", bucket_bytes: int = 4 << 20,
-                 on_nonfinite: Union[str, Callable[[NonFinite], str]] = "raise") -> None:
+                 on_nonfinite: Union[str, Callable[[NonFinite], str]] = "raise",
+                 **ways: Any) -> None:
         """`model` gives the tensors their names and has its buffers looked after. `loss` says
         whether the loss is the "mean" or the "sum" over the samples of a batch. `on_nonfinite`
         decides what becomes of a step with an infinite gradient or NaN, "raise", "skip" or
-        "apply", or is a function that does; all members are told of the same NonFinite."""
+        "apply", or is a function that does; all members are told of the same NonFinite. Further
+        options are those of a Synchroniser."""
         if loss not in ("mean", "sum"):
             raise Invalid(f"loss is {loss!r}; it is \"mean\" or \"sum\"")
         if not callable(on_nonfinite) and on_nonfinite not in ("raise", "skip", "apply"):
@@ -97,12 +68,17 @@ class SynchronousSGD(torch.optim.Optimizer):
                             if p.requires_grad]
         if not self._parameters:
             raise Invalid("the optimizer has no parameter that needs a gradient")
-        named = list(zip(self._names, self._parameters))
-        self._register_parameters(named)
-        self._state = OptimizerState(self.session, optimizer, named)
-        self._buckets = self._make_buckets(bucket_bytes)
+        may_differ = self._way != "synchronous" or bool(ways.get("may_switch"))
+        self._register_shapes()
+        self._state = OptimizerState(self.session, optimizer,
+                                     list(zip(self._names, self._parameters)), may_differ)
+        self._buckets = make_buckets(self._parameters, bucket_bytes, self.session, may_differ)
         self._bucket_of = {i: bucket for bucket in self._buckets for i in bucket.indices}
-        self._buffers = self._make_buffers(model)
+        self._memory = [parameter.data_ptr() for parameter in self._parameters]
+        flat: List[Any] = [(f"parameters {bucket.number}", bucket.parameters, bucket.flat)
+                           for bucket in self._buckets]
+        self._together = self.session.synchronise(flat + self._state.buckets, self._way, **ways)
+        self._buffers = make_model_buffers(model, self.session)
         self._nonfinite = allocate(1, torch.int64, self.session)
         self._synchronizing = True
         self._synchronized = False  # committed and not yet applied
@@ -137,7 +113,7 @@ class SynchronousSGD(torch.optim.Optimizer):
         return getattr(self.optimizer, name)
 
     def __getstate__(self) -> Any:
-        raise Invalid("SynchronousSGD belongs to a session and cannot be copied; save its "
+        raise Invalid(f"{type(self).__name__} belongs to a session and cannot be copied; save its "
                       "state_dict()")
 
     def state_dict(self, *arguments: Any, **options: Any) -> Dict[str, Any]:
@@ -177,11 +153,22 @@ class SynchronousSGD(torch.optim.Optimizer):
             return False
         self._synchronized = False
         self.optimizer.step()
+        self._together.applied()
         return True
 
+    @property
+    def synchronisation(self) -> str:
+        """How models are kept together now: "synchronous", "model_averaging", "pair_averaging"."""
+        return self._together.way
+
+    @property
+    def last_step(self) -> StepReport:
+        """What the last step exchanged, and how long that was not hidden."""
+        return self._together.last_step
+
     def synchronize(self) -> bool:
-        """Completes the open step without applying it, so that the gradients are those of all
-        members; for what works on these, as clipping does. True: call step() next."""
+        """Completes the open step without applying it, so that the gradients are those that will be
+        applied; for what works on these, as clipping does. True: call step() next."""
         step = self._open_step()
         if step is None:
             raise Invalid("there is no open step: take batches from an ElasticLoader, or write "
@@ -206,45 +193,11 @@ class SynchronousSGD(torch.optim.Optimizer):
 
     # ---- Gradients ---------------------------------------------------------------------------
 
-    def _register_parameters(self, named: List[Tuple[str, torch.nn.Parameter]]) -> None:
-        self._memory = []
-        for name, parameter in named:
-            if not parameter.data.is_contiguous():
-                parameter.data = parameter.data.contiguous()
-            if parameter.numel():
-                shape = "x".join(map(str, parameter.shape)) or "1"
-                self.session.register_state(f"{name} ({shape})"[:200], parameter.data)
-            self._memory.append(parameter.data_ptr())
-
-    def _make_buckets(self, bucket_bytes: int) -> List[_Bucket]:
-        """Of one type each, in the order in which a backward pass makes them."""
-        buckets: List[List[int]] = []
-        filling: Dict[torch.dtype, Tuple[List[int], int]] = {}
-        for i in reversed(range(len(self._parameters))):
-            parameter = self._parameters[i]
-            if parameter.numel() == 0:
-                continue
-            indices, size = filling.get(parameter.dtype, ([], 0))
-            if not indices or size >= bucket_bytes:
-                indices, size = [], 0
-                buckets.append(indices)
-            indices.append(i)
-            size += parameter.numel() * parameter.element_size()
-            filling[parameter.dtype] = (indices, size)
-        return [_Bucket(number, indices, self._parameters, self.session)
-                for number, indices in enumerate(buckets)]
-
-    def _make_buffers(self, model: Optional[torch.nn.Module]) -> List[_Buffers]:
-        kinds: Dict[torch.dtype, List[torch.Tensor]] = {}
-        for name, buffer in model.named_buffers() if model is not None else ():
-            if not buffer.numel():
-                continue
-            if not buffer.is_contiguous():
-                raise Invalid(f"the buffer '{name}' is not contiguous")
-            self.session.register_state(f"buffer {name}"[:200], buffer)
-            kinds.setdefault(buffer.dtype, []).append(buffer)
-        return [_Buffers(f"pliant/buffers/{number}", tensors, self.session)
-                for number, (dtype, tensors) in enumerate(kinds.items()) if dtype != torch.bool]
+    def _register_shapes(self) -> None:
+        """A byte of state for each tensor, so that a model that differs is refused by its name."""
+        for name, parameter in zip(self._names, self._parameters):
+            shape = "x".join(map(str, parameter.shape)) or "1"
+            self.session.register_state(f"{name} ({shape})"[:200], bytearray(1))
 
     def _hook(self, index: int) -> Any:
         """Has `_ready` called when the gradient of a parameter is complete."""
@@ -261,13 +214,16 @@ class SynchronousSGD(torch.optim.Optimizer):
                 self._parameters[i].grad = view
 
     def _detach(self) -> None:
-        """The session ends, and its memory with it; the gradients stay as copies."""
+        """The session ends, and its memory with it; parameters and gradients stay as copies."""
         for hook in self._hooks:
             (hook[0] if isinstance(hook, tuple) else hook).remove()
         for bucket in self._buckets:
             for i, view in bucket.views.items():
                 if self._parameters[i].grad is view:
                     self._parameters[i].grad = view.clone()
+            for i, place in bucket.places.items():
+                if self._parameters[i].data_ptr() == place.data_ptr():
+                    self._parameters[i].data = place.clone()
         self._hooks, self._buckets, self._bucket_of, self._buffers = [], [], {}, []
         del self._nonfinite
 
@@ -288,7 +244,7 @@ class SynchronousSGD(torch.optim.Optimizer):
                and not self._buckets[self._handed_in].missing):
             self._hand_in(step, self._buckets[self._handed_in])
 
-    def _hand_in(self, step: Step, bucket: _Bucket) -> None:
+    def _hand_in(self, step: Step, bucket: Bucket) -> None:
         """Has a bucket reduced. What has no gradient on this member counts as zeros."""
         for i, view in bucket.views.items():
             gradient = self._parameters[i].grad
@@ -311,7 +267,7 @@ class SynchronousSGD(torch.optim.Optimizer):
                 bucket.flat.mul_(weight)
         if bucket.earlier is not None:
             bucket.flat.add_(bucket.earlier)
-        step.all_reduce(bucket.name, bucket.flat, bucket.flat, op="mean")
+        self._together.ready(bucket.number)
         bucket.version = bucket.flat._version
         self._handed_in += 1
 
@@ -367,7 +323,7 @@ class SynchronousSGD(torch.optim.Optimizer):
 
     # ---- Gradients that are not finite -------------------------------------------------------
 
-    def _look_for_nonfinite(self, bucket: _Bucket) -> None:
+    def _look_for_nonfinite(self, bucket: Bucket) -> None:
         """Notes the first tensor. A sum costs one pass; it is not finite if any element is not."""
         kind = bucket.flat.dtype
         wide = kind if kind == torch.float64 else torch.float32

@@ -17,19 +17,27 @@ from ..session import Session
 
 
 class OptimizerState:
-    """Belongs to a SynchronousSGD; used by the thread that trains."""
+    """Belongs to an ElasticOptimizer; used by the thread that trains."""
 
     def __init__(self, session: Session, optimizer: torch.optim.Optimizer,
-                 parameters: List[Tuple[str, torch.nn.Parameter]]) -> None:
+                 parameters: List[Tuple[str, torch.nn.Parameter]], may_differ: bool) -> None:
+        """Where models may differ between members, so may this; it goes with the model then, as
+        `buckets`."""
         self._optimizer = optimizer
         self._parameters = [parameter for _, parameter in parameters]
         self._tensors: Dict[Tuple[int, str], torch.Tensor] = {}
         self._numbers: List[Tuple[int, str]] = []
+        #: Names and memory for a Synchroniser.
+        self.buckets: List[Tuple[str, torch.Tensor, None]] = []
         for (index, key), value in _shape_of_state(optimizer, self._parameters):
             if isinstance(value, torch.Tensor):
                 memory = torch.zeros_like(value, memory_format=torch.contiguous_format)
                 self._tensors[index, key] = memory
-                session.register_state(f"{key} of {parameters[index][0]}"[:200], memory)
+                name = f"{index}: {key} of {parameters[index][0]}"[:100]
+                if may_differ:
+                    self.buckets.append((name, memory, None))
+                else:
+                    session.register_state(name, memory)
             else:
                 self._numbers.append((index, key))
         groups = len(optimizer.param_groups)
