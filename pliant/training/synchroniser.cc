@@ -13,7 +13,6 @@
 namespace pliant {
 namespace {
 
-constexpr const char* kAgreedName = "pliant/synchroniser";
 constexpr const char* kPublishedName = "pliant/model";
 // The newest is what peers ask for; the other's memory is used again.
 constexpr int kPublishedKept = 2;
@@ -64,8 +63,7 @@ Result<std::unique_ptr<Synchroniser>> Synchroniser::make(Session& session,
                                                          std::vector<Bucket> buckets,
                                                          const Options& options) {
   if (!is_known(options.synchronisation)) return invalid("there is no such synchronisation");
-  if (options.compression != Compression::kNone)
-    return invalid("gradients cannot be compressed yet: leave the compression at none");
+  if (options.compression > Compression::kInt8) return invalid("there is no such compression");
   if (!(options.alpha > 0 && options.alpha <= 1))
     return invalid(fmt::format("alpha is {}: it must be above 0 and at most 1", options.alpha));
   std::unordered_set<std::string> names;
@@ -79,6 +77,10 @@ Result<std::unique_ptr<Synchroniser>> Synchroniser::make(Session& session,
     Part& part = parts.emplace_back();
     part.gradients_name = "pliant/gradients/" + bucket.name;
     part.model_name = "pliant/models/" + bucket.name;
+    if (options.compression != Compression::kNone && bucket.gradients != nullptr &&
+        bucket.dtype == DType::kF32)
+      part.compressed = std::make_unique<CompressedGradients>(
+          part.gradients_name, std::span(static_cast<float*>(bucket.gradients), bucket.count));
     part.bucket = std::move(bucket);
   }
   if (!has_gradients) return invalid("a synchroniser needs a bucket with gradients");
@@ -107,12 +109,20 @@ Synchroniser::Synchroniser(Session& session, std::vector<Part> parts, const Opti
 Synchroniser::~Synchroniser() = default;
 
 Status Synchroniser::register_state() {
-  PLIANT_TRY(session_.register_value(kAgreedName, agreed_));
+  // A worker that would hand in something else than the others is refused by this name.
+  PLIANT_TRY(session_.register_value(
+      fmt::format("pliant/synchroniser: buckets with gradients {}, compression {}", model_.size(),
+                  to_string(agreed_.compression)),
+      agreed_));
   const StateKind kind = may_differ_ ? StateKind::kOwn : StateKind::kEqual;
   for (Part& part : parts_) {
     const std::span<std::byte> memory(static_cast<std::byte*>(part.bucket.parameters),
                                       part.bytes());
     PLIANT_TRY(session_.register_state(part.bucket.name, memory, part.bucket.dtype, kind));
+    if (part.compressed && agreed_.compression == Compression::kInt8)
+      PLIANT_TRY(session_.register_state("pliant/quanta/" + part.bucket.name,
+                                         std::as_writable_bytes(part.compressed->quanta()),
+                                         DType::kF32));
   }
   return {};
 }
@@ -133,6 +143,8 @@ Status Synchroniser::switch_to(Synchronisation synchronisation) {
   agreed_.equalise = to_synchronous ? 1 : 0;
   agreed_.synchronisation = synchronisation;
   agreed_.since = last_step_ + 1;
+  for (Part& part : parts_)
+    if (part.compressed) part.compressed->forget();
   return {};
 }
 
@@ -151,7 +163,11 @@ Status Synchroniser::begin(const Step& step) {
   handed_in_ = 0;
   reduced_bytes_ = 0;
   last_pull_.reset();
-  for (Part& part : parts_) part.handed_in = false;
+  for (Part& part : parts_) {
+    part.handed_in = false;
+    if (part.compressed && synchronous())
+      part.compressed->begin(compression_now(), session_.size());
+  }
   if (agreed_.synchronisation == Synchronisation::kPairAveraging) start_pull();
   return averages() ? hand_in_models() : Status{};
 }
@@ -184,7 +200,19 @@ Status Synchroniser::ready(size_t bucket) {
   return {};
 }
 
+// Whoever is alone has nothing to gain. All that is the same on all members of a step: others could
+// only have joined before it, and it is for those who are in it that the numbers must agree.
+Compression Synchroniser::compression_now() const {
+  if (session_.size() == 1) return Compression::kNone;
+  const bool int8 = agreed_.compression == Compression::kInt8;
+  return int8 && agreed_.crowded != 0 ? Compression::kNone : agreed_.compression;
+}
+
 Status Synchroniser::hand_in_gradients(Part& part) {
+  if (part.compressed) {
+    reduced_bytes_ += part.compressed->sent_bytes();
+    return part.compressed->hand_in(step_);
+  }
   reduced_bytes_ += part.bytes();
   return step_.all_reduce(part.gradients_name, part.bucket.gradients, part.bucket.count,
                           part.bucket.dtype, Op::kMean);
@@ -256,17 +284,29 @@ Status Synchroniser::take_gradients() {
     const Bucket& bucket = part.bucket;
     part.shared = nullptr;
     if (synchronous()) {
-      const auto result = step_.result(part.gradients_name);
-      if (!result) return result.error();
-      if (share_results_) {
-        part.shared = result->data();
-      } else if (bucket.count > 0) {
-        std::memcpy(bucket.gradients, result->data(), part.bytes());
-      }
+      PLIANT_TRY(take_synchronous(part));
     } else if (session_.has_sampler() && own_samples_ > 1) {
       divide(bucket.dtype, bucket.gradients, bucket.gradients, bucket.count,
              static_cast<int>(own_samples_));
     }
+  }
+  return {};
+}
+
+Status Synchroniser::take_synchronous(Part& part) {
+  if (part.compressed) {
+    const uint64_t divisor = session_.has_sampler() ? step_.contributed_samples()
+                                                    : static_cast<uint64_t>(step_.contributors());
+    PLIANT_TRY(part.compressed->take(step_, std::max<uint64_t>(1, divisor)));
+    agreed_.crowded = step_.contributors() > kInt8MembersMax ? 1 : 0;
+    return {};
+  }
+  const auto result = step_.result(part.gradients_name);
+  if (!result) return result.error();
+  if (share_results_) {
+    part.shared = result->data();
+  } else if (part.bucket.count > 0) {
+    std::memcpy(part.bucket.gradients, result->data(), part.bytes());
   }
   return {};
 }

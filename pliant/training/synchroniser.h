@@ -42,6 +42,7 @@
 #include "pliant/collective/compression.h"
 #include "pliant/policy/signals.h"
 #include "pliant/runtime/session.h"
+#include "pliant/training/compressed_gradients.h"
 
 namespace pliant {
 
@@ -69,7 +70,7 @@ class Synchroniser final {
   struct Options {
     Synchronisation synchronisation = Synchronisation::kSynchronous;
     double alpha = 0.1;                            // of model averaging; in (0, 1]
-    Compression compression = Compression::kNone;  // of gradients, in the synchronous way
+    Compression compression = Compression::kNone;  // of f32 gradients, in the synchronous way
     uint64_t seed = 0;                             // of the choice of partners
     // That it may leave the synchronous way: models are then registered as each member's own.
     bool may_switch = false;
@@ -132,14 +133,16 @@ class Synchroniser final {
     Synchronisation synchronisation = Synchronisation::kSynchronous;
     Compression compression = Compression::kNone;
     uint8_t equalise = 0;  // the next step makes the models equal
-    uint8_t reserved[5] = {};
+    uint8_t crowded = 0;   // too many members for int8
+    uint8_t reserved[4] = {};
   };
   struct Part {
     Bucket bucket;
     std::string gradients_name;
     std::string model_name;
     bool handed_in = false;
-    const std::byte* shared = nullptr;  // the result, if it is left where it is
+    const std::byte* shared = nullptr;                // the result, if it is left where it is
+    std::unique_ptr<CompressedGradients> compressed;  // f32 of a job that compresses
 
     size_t bytes() const { return bucket.count * size_of(bucket.dtype); }
     bool is_model() const { return bucket.gradients != nullptr; }
@@ -157,6 +160,8 @@ class Synchroniser final {
   Status draw_together();
   void take_pull();
   Status take_gradients();
+  Status take_synchronous(Part& part);
+  Compression compression_now() const;
 
   Session& session_;
   std::vector<Part> parts_;

@@ -362,6 +362,40 @@ class Switches(Synchronisers):
         self.check_equal(steps)
 
 
+class Compressions(Synchronisers):
+    PARAMETERS = 5000
+
+    def train(self, compression):
+        """With the whole dataset in each step, so that it converges to one point; members join
+        and die. The last commit, and what a member sent in a step while all were there."""
+        job = self.job(3, ["--min", "1", "--max", "4"], "--compression", compression, "--samples",
+                       96, "--batch", 96, "--parameters", self.PARAMETERS, "--varied", "yes",
+                       "--type", "f32", "--constant", "yes")
+        job.await_step(10, 3)
+        job.resize(4)
+        sent = job.await_step(job.step() + 10, 4)["sent"]
+        self.kill(job, 1)
+        job.await_step(job.step() + 10, 3)
+        self.kill(job, 0)
+        last = job.await_step(job.step() + 150, 2)
+        steps = steps_of(self.finish(job, signal.SIGINT))
+        for number, step in steps.items():
+            sums = {commit["sum"] for commit in step.commits.values()}
+            self.assertLessEqual(len(sums), 1, f"the models differ in step {number}")
+        return last, sent
+
+    def test_they_converge_like_no_compression(self):
+        blocks = sum(-(-part // 1024) for part in (self.PARAMETERS // 3 + 1,
+                                                   self.PARAMETERS - self.PARAMETERS // 3 - 1))
+        for name, size, error in (("none", 4 * self.PARAMETERS, 1e-5),
+                                  ("bf16", 2 * self.PARAMETERS, 1e-4),
+                                  ("int8", self.PARAMETERS + blocks, 1e-3)):
+            with self.subTest(name):
+                last, sent = self.train(name)
+                self.assertEqual(sent, size)
+                self.assertLess(last["error"], error)
+
+
 class Models(Synchronisers):
     def test_a_pulled_model_is_never_torn(self):
         job = self.job(3, ["--min", "1", "--max", "4"], "--way", PAIR, "--steps", 60,
@@ -411,6 +445,11 @@ class Refusals(Synchronisers):
 
     def test_size_of_a_bucket(self):
         self.check("--parameters 11", "its state 'first' has 32 bytes, the others' 24")
+
+    def test_compression(self):
+        self.check("--compression bf16 --type f32",
+                   "it lacks state 'pliant/synchroniser: buckets with gradients 2, compression "
+                   "none'", "--type", "f32")
 
     def test_type_of_a_bucket(self):
         self.check("--parameters 17 --type f32", "its state 'first' is f32, the others' f64")

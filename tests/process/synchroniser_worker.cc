@@ -3,7 +3,7 @@
 //
 //   synchroniser_worker --records FOLDER [--steps N] [--way NAME] [--alpha A] [--seed S]
 //     [--switch STEP:NAME,...] [--compression NAME] [--samples N --batch N [--constant yes]]
-//     [--parameters N] [--type f64|f32] [--compute-ms N] [--own STATE-NAME] [--share yes]
+//     [--parameters N [--varied yes]] [--type f64|f32] [--compute-ms N] [--share yes]
 //
 // Each sample has a target, and its gradient at v is v - target. The file FOLDER/PEER has a JSON
 // line for each begin, hand-in and commit, written before the worker goes on. Models of more than
@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -35,6 +36,7 @@ using pliant::Synchronisation;
 using pliant::Synchroniser;
 
 constexpr size_t kWrittenMax = 64;
+constexpr size_t kErrorMax = 200;  // elements whose error is computed
 constexpr double kRate = 0.05;
 constexpr double kMomentum = 0.5;
 
@@ -87,6 +89,7 @@ class Training final {
         arguments_(arguments),
         count_(arguments.number("--parameters", 8)),
         switches_(switches_of(arguments.text("--switch"))),
+        is_varied_(count_ <= kWrittenMax || !arguments.text("--varied").empty()),
         model_(count_),
         gradients_(count_),
         momentum_(count_) {
@@ -144,15 +147,25 @@ class Training final {
     auto made = Synchroniser::make(session_, std::move(buckets), options);
     if (!made) return made.error();
     together_ = std::move(*made);
-    if (const std::string name = arguments_.text("--own"); !name.empty())
-      PLIANT_TRY(session_.register_state(name, std::as_writable_bytes(std::span(&extra_, 1)),
-                                         DType::kU64, pliant::StateKind::kOwn));
     return {};
   }
 
-  // Of a sample; the same for all elements of a large model.
+  // Of a sample; the same for all elements of a large model, unless they are to be varied.
   double target(uint64_t sample, size_t i) const {
-    return static_cast<double>((sample * 31 + (is_small() ? i * 17 : 0)) % 97) / 97.0;
+    return static_cast<double>((sample * 31 + (is_varied_ ? i * 17 : 0)) % 97) / 97.0;
+  }
+
+  // How far the model is from the mean of all targets, at most.
+  double error() const {
+    const uint64_t samples = arguments_.number("--samples");
+    double most = 0;
+    for (size_t i = 0; i < count_ && samples > 0 && i < kErrorMax; ++i) {
+      double mean = 0;
+      for (uint64_t sample = 0; sample < samples; ++sample) mean += target(sample, i);
+      most = std::max(
+          most, std::fabs(static_cast<double>(model_[i]) - mean / static_cast<double>(samples)));
+    }
+    return most;
   }
 
   void add_gradients(const Step& step) {
@@ -220,11 +233,12 @@ class Training final {
     write_line(
         fmt::format("\"event\": \"commit\", \"step\": {}, \"members\": {}, \"contributors\": {}, "
                     "\"contributed\": {}, \"all_samples\": [{}], \"pull\": {}, \"missed\": {}, "
-                    "\"sum\": {}, \"v\": {}, \"m\": {}, \"gradients\": {}, \"sent\": {}",
+                    "\"sum\": {}, \"v\": {}, \"m\": {}, \"gradients\": {}, \"sent\": {}, "
+                    "\"error\": {:.17g}",
                     step.number(), session_.size(), step.contributors(), step.contributed_samples(),
                     fmt::join(step.committed_samples(), ", "), pull, together_->pulls_missed(),
                     pliant::checksum64(std::as_bytes(std::span(model_))), written(model_),
-                    written(momentum_), written(to_apply()), together_->reduced_bytes()));
+                    written(momentum_), written(to_apply()), together_->reduced_bytes(), error()));
   }
 
   void optimize() {
@@ -258,10 +272,10 @@ class Training final {
   const Arguments& arguments_;
   const size_t count_;
   const std::map<uint64_t, Synchronisation> switches_;
+  const bool is_varied_;  // targets differ between elements
   std::vector<T> model_;
   std::vector<T> gradients_;
   std::vector<T> momentum_;
-  uint64_t extra_ = 0;
   uint64_t own_samples_ = 0;
   pliant::PeerId self_;
   int file_ = -1;
