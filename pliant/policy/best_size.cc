@@ -181,14 +181,15 @@ BestSize::Curve BestSize::curve() const {
       curve.sizes.push_back(size);
   }
   curve.model = fit_step_time(curve.sizes);
+  bool is_found = false;  // a size within the limits; without one the first stands for the best
   for (size_t i = 0; i < curve.sizes.size(); ++i) {
     const int64_t members = curve.sizes[i].members;
     const double found = value(estimate_of(curve.sizes[i]), members);
     const bool is_allowed = members >= options_.members_min && members <= members_limit();
-    if (i == 0 || (is_allowed && found > curve.best_value)) {
-      curve.best = i;
-      curve.best_value = found;
-    }
+    if (i > 0 && !(is_allowed && (!is_found || found > curve.best_value))) continue;
+    is_found = is_found || is_allowed;
+    curve.best = i;
+    curve.best_value = found;
   }
   return curve;
 }
@@ -294,6 +295,14 @@ Decision BestSize::search() {
   const SizeStatistics& best = now.sizes[now.best];
   if (state_.unit == 0)
     state_.unit = goodput(best.seconds, best.batch) / static_cast<double>(best.members);
+  const int64_t allowed =
+      std::clamp<int64_t>(state_.members, options_.members_min, options_.members_max);
+  if (allowed != state_.members) {
+    state_.target = allowed;
+    return {.members = static_cast<int>(allowed),
+            .reason = fmt::format("{} members are outside of the limits of {} to {}",
+                                  state_.members, options_.members_min, options_.members_max)};
+  }
   now = curve();
   const Probe probe = next_probe(now);
   if (probe.members == 0) return settle(now);

@@ -94,6 +94,18 @@ TEST(BestSize, StaysWithinItsLimits) {
   EXPECT_EQ(falling.members, 3);
 }
 
+TEST(BestSize, AJobOutsideOfItsLimitsIsBroughtInto) {
+  const auto falling = [](int n) { return 100.0 / n; };
+  Job small({.members_min = 2, .members_max = 8}, falling, 1);
+  small.steps(1000);
+  EXPECT_EQ(small.members, 2);
+  EXPECT_EQ(small.reasons[0], "1 members are outside of the limits of 2 to 8");
+  Job large(
+      {.members_min = 1, .members_max = 4}, [](int n) { return 100.0 * n; }, 9);
+  large.steps(1000);
+  EXPECT_EQ(large.members, 4);
+}
+
 TEST(BestSize, ALookThatCannotPayIsNotTaken) {
   Job job({.members_max = 32, .resize_seconds = 60, .horizon_seconds = 30}, peaked, 1);
   job.steps(2000);
