@@ -553,6 +553,8 @@ Step Session::begin_step() {
   return Step(*begun ? impl_->steps.get() : nullptr);
 }
 
+void Session::finish_steps() { impl_->steps->finish(); }
+
 Status Session::status() const {
   if (impl_->step_status.ok()) return {};
   return impl_->step_status.error();

@@ -289,6 +289,11 @@ class Session {
   //   while (Step step = session.begin_step()) { ...; if (step.commit()) apply(); }
   // The state must be that after the last committed step: apply it first.
   Step begin_step();
+  // For members that leave the loop together by a decision of their own, after the same step, and
+  // not because begin_step() gave none: returns when all of them have committed it. Without it, who
+  // leaves first takes its results with it, and a step that is not complete elsewhere is made again
+  // without its inputs.
+  void finish_steps();
   // Why begin_step() gave no step; ok if the training is complete or this member was asked to
   // leave.
   Status status() const;

@@ -65,7 +65,10 @@ Result<bool> Steps::begin() {
     if (!repairable(given.error(), options_.elastic)) return given.error();
     repair_ = true;
   }
-  if (sampler_ && sampler_->done()) return false;
+  if (sampler_ && sampler_->done()) {
+    finish();
+    return false;
+  }
   open_ = &newest_;
   open_->number = committed_ + 1;
   open_->redeals = 0;
@@ -75,6 +78,20 @@ Result<bool> Steps::begin() {
   open_calls().count = 0;
   if (sampler_) deal_samples();
   return true;
+}
+
+// Whatever fails in here does not make the last step less committed.
+void Steps::finish() {
+  if (open_ || !agreed_) return;
+  while (true) {
+    if ((repair_ || ground_.newer_view()) && !change_view()) return;
+    Operation meeting;
+    meeting.collective = Collective::kBarrier;
+    meeting.name = "pliant/end";
+    const Status met = ground_.run(meeting, active_, nullptr);
+    if (met.ok() || !repairable(met.error(), options_.elastic)) return;
+    repair_ = true;
+  }
 }
 
 // One that others began in an older view is inherited; newcomers are let in after it.

@@ -72,6 +72,10 @@ class Steps final {
   // Opens the next step. False: this member is not part of the job any more, or all samples of all
   // epochs are consumed; an error ends the training.
   Result<bool> begin();
+  // Returns when every member of the view has committed the last step of this one and makes the
+  // same call, or is gone. Between steps. Until then this member can hand the results on to those
+  // that a loss has interrupted; they would have to make the step again without it.
+  void finish();
   uint64_t step_number() const { return open_ ? open_->number : committed_; }
   // True if the open step was begun by all members of the view, in this view.
   bool begun_by_all() const;

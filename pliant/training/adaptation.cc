@@ -129,6 +129,7 @@ Status Adaptation::committed() {
 void Adaptation::finish() {
   decided_ = {};
   consult(&Policy::after_train);
+  if (now_.stopped) session_.finish_steps();
 }
 
 std::optional<uint64_t> Adaptation::global_batch() const {

@@ -61,7 +61,7 @@ class Adaptation final {
   Status begin(Step& step);
   // After Monitor::committed(). Runs after_step and after_epoch.
   Status committed();
-  // The training is complete: runs after_train.
+  // The training is complete: runs after_train, and after a stop waits until all have come here.
   void finish();
 
   bool stopped() const { return now_.stopped; }
