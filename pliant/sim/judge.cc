@@ -152,7 +152,8 @@ std::optional<std::set<uint64_t>> Judge::dealt_of(const Node& parent, const Part
 // Where nothing is put off, a step has the same samples as in a job that nothing happens to.
 bool Judge::has_whole_batch(const Node& node, const std::set<uint64_t>& samples) {
   SamplerOptions options = world_.scenario.sampler;
-  options.global_batch = world_.scenario.batch_of(node.step);
+  options.global_batch = node.batch;
+  options.batch_per_member = 0;
   const auto undisturbed =
       Sampler::make(options, {.epoch = node.epoch, .cursor = node.consumed_count});
   const std::vector<uint64_t> batch = undisturbed->indices(undisturbed->draw(1), 0);
@@ -160,6 +161,18 @@ bool Judge::has_whole_batch(const Node& node, const std::set<uint64_t>& samples)
   world_.violate(Promise::kS5, fmt::format("step {} has samples {}; its batch is {}", node.step,
                                            fmt::join(samples, ","), fmt::join(batch, ",")));
   return false;
+}
+
+// What a step was dealt out by is a fact of the step, whatever view its members know.
+bool Judge::has_batch(const Commit& commit, const std::string& who) {
+  const Scenario& scenario = world_.scenario;
+  const bool fits = scenario.scales_batch() ? commit.batch % scenario.sampler.batch_per_member == 0
+                                            : commit.batch == scenario.batch_of(commit.step);
+  if (!fits || commit.batch < commit.samples.size())
+    world_.violate(Promise::kS5,
+                   fmt::format("{} is told of a batch of {} in step {}, which has {} samples", who,
+                               commit.batch, commit.step, commit.samples.size()));
+  return world_.violations.empty();
 }
 
 bool Judge::consume(Node& node, const std::set<uint64_t>& samples) {
@@ -183,9 +196,15 @@ bool Judge::consume(Node& node, const std::set<uint64_t>& samples) {
 }
 
 // The step from `parent` by these contributors, computed serially.
-Judge::Node* Judge::replay(Node& parent, const Parts& parts, const std::string& who) {
-  if (const auto at = parent.children.find(parts); at != parent.children.end())
-    return at->second.get();
+Judge::Node* Judge::replay(Node& parent, const Commit& commit, const std::string& who) {
+  const Parts parts{commit.contributors, commit.samples};
+  if (const auto at = parent.children.find(parts); at != parent.children.end()) {
+    if (at->second->batch == commit.batch) return at->second.get();
+    world_.violate(Promise::kS2, fmt::format("{} is told of a batch of {} in step {}, others of {}",
+                                             who, commit.batch, commit.step, at->second->batch));
+    return nullptr;
+  }
+  if (!has_batch(commit, who)) return nullptr;
   const auto dealt = dealt_of(parent, parts, who);
   if (!dealt) return nullptr;
   if (*dealt != parts.second) {
@@ -198,6 +217,7 @@ Judge::Node* Judge::replay(Node& parent, const Parts& parts, const std::string& 
   auto node = std::make_unique<Node>();
   node->parent = &parent;
   node->step = parent.step + 1;
+  node->batch = commit.batch;
   node->state = parent.state;
   node->epoch = parent.epoch;
   node->consumed = parent.consumed;
@@ -235,7 +255,7 @@ void Judge::committed(int member, const Commit& commit, const Vector& state_afte
                                commit.reported_samples, commit.step, commit.samples.size()));
   if (!world_.violations.empty()) return;
   auto* const parent = const_cast<Node*>(known.node);
-  const Node* const node = replay(*parent, {commit.contributors, commit.samples}, who);
+  const Node* const node = replay(*parent, commit, who);
   if (node == nullptr) return;
   for (size_t i = 0; i < commit.result.size(); ++i)
     if (commit.result[i] != node->state[i] - parent->state[i])

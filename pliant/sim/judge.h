@@ -43,6 +43,7 @@ class Judge final {
     int reported_contributors = 0;  // as the member was told
     uint64_t reported_samples = 0;
     std::set<uint64_t> samples;  // as the member was told, too
+    uint64_t batch = 0;          // that the step was dealt out by
   };
 
   explicit Judge(World& world);
@@ -69,6 +70,7 @@ class Judge final {
   struct Node {
     const Node* parent = nullptr;
     uint64_t step = 0;
+    uint64_t batch = 0;
     Vector state;
     uint64_t epoch = 0;          // of training
     std::vector<bool> consumed;  // its samples
@@ -88,9 +90,10 @@ class Judge final {
   };
 
   const Node* find_state(uint64_t step, const Vector& state) const;
-  Node* replay(Node& parent, const Parts& parts, const std::string& who);
+  Node* replay(Node& parent, const Commit& commit, const std::string& who);
   std::optional<std::set<uint64_t>> dealt_of(const Node& parent, const Parts& parts,
                                              const std::string& who);
+  bool has_batch(const Commit& commit, const std::string& who);
   bool consume(Node& node, const std::set<uint64_t>& samples);
   bool has_whole_batch(const Node& node, const std::set<uint64_t>& samples);
   const Begun* find_begun(int member, uint64_t step) const;

@@ -108,6 +108,7 @@ Judge::Commit Worker::commit_of(const Steps& steps, const std::vector<Vector>& o
   commit.step = steps.committed();
   commit.reported_contributors = steps.contributors();
   commit.reported_samples = steps.contributed_samples();
+  commit.batch = steps.step_batch();
   for (const uint64_t sample : steps.committed_samples()) commit.samples.insert(sample);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const int64_t* const trailer = &outputs[i][outputs[i].size() - kTrailer];
@@ -166,8 +167,10 @@ int Worker::train_steps() {
   std::vector<Vector> outputs(inputs.size());
   while (true) {
     // Everybody knows alike which batch the next step has; who joins now is told by the others.
-    const Status batch = steps.set_global_batch(scenario.batch_of(steps.committed() + 1));
-    PLIANT_CHECK(batch.ok(), "a batch is set between two steps");
+    if (!scenario.scales_batch()) {
+      const Status batch = steps.set_global_batch(scenario.batch_of(steps.committed() + 1));
+      PLIANT_CHECK(batch.ok(), "a batch is set between two steps");
+    }
     const auto begun = steps.begin();
     if (dead_) return 1;
     if (!begun) return judge_end(begun.error());

@@ -59,6 +59,10 @@ Scenario Scenario::draw(uint64_t seed, uint32_t members) {
   drawn.two_phases = prng.chance(70);
   drawn.sent_on_arrival = prng.chance(70);
   drawn.sampler.constant_batch = prng.chance(50);
+  if (seed % 6 == 4) {
+    drawn.sampler.batch_per_member = 1 + drawn.sampler.global_batch % 6;
+    drawn.sampler.global_batch = 0;
+  }
   return drawn;
 }
 

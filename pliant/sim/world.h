@@ -51,8 +51,9 @@ struct Scenario {
   // draws of a seed stay what they were.
   bool shares_results() const { return seed % 2 == 1; }
 
-  // The global batch of a step, which in some histories is set anew every few steps. Not drawn,
-  // for the same reason.
+  // Whether each member has a batch of its own, and otherwise the global batch of a step, which in
+  // some histories is set anew every few steps. Not drawn, for the same reason.
+  bool scales_batch() const { return sampler.batch_per_member != 0; }
   uint64_t batch_of(uint64_t step) const {
     if (seed % 3 != 0) return sampler.global_batch;
     return 1 + (sampler.global_batch + 7 * (step / 5)) % 24;

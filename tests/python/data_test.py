@@ -119,6 +119,7 @@ class Reading(unittest.TestCase):
     def test_wrong_guesses(self):
         prefetcher = self.prefetcher(batches=2, threads=1)
         prefetcher.expect([(0, [1, 2]), (0, [3, 13])])
+        self.assertEqual(prefetcher.take(1, [1, 2]), [101, 102])
         self.assertEqual(prefetcher.take(0, [2, 1]), [2, 1])
         prefetcher.expect([(0, [3, 13])])
         self.assertEqual(prefetcher.thrown_away, 1)
