@@ -127,6 +127,7 @@ TokenWriter::~TokenWriter() {
 
 Status TokenWriter::append(std::span<const uint32_t> tokens) {
   PLIANT_CHECK(file_ != nullptr, "a token file is finished once");
+  if (tokens.empty()) return {};
   size_t written = 0;
   if (dtype_ == DType::kU16) {
     const auto wide = std::find_if(tokens.begin(), tokens.end(),

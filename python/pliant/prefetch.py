@@ -6,6 +6,8 @@ import contextlib
 import threading
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+_PATIENCE_SECONDS = 10
+
 
 class _Batch:
     """The samples of a step while they are read, by whoever has time."""
@@ -94,14 +96,15 @@ class Prefetcher:
         return batch.result
 
     def close(self) -> None:
-        """Ends the threads, each after the sample that it reads."""
+        """Ends the threads, each after the sample that it reads. One that hangs in it is left: it
+        does not keep the program from ending."""
         with self._changed:
             self._closed = True
             self.thrown_away += len(self._guesses)
             self._guesses.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(_PATIENCE_SECONDS)
         self._threads.clear()
 
     @staticmethod
