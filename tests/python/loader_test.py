@@ -182,7 +182,7 @@ class Alone(unittest.TestCase):
 
     def test_bad_input(self):
         cases = [("is empty", lambda: pliant.ElasticLoader([], 9)),
-                 ("batch_size is 0; at least one sample", lambda: pliant.ElasticLoader(range(8), 0)),
+                 ("batch_size is 0", lambda: pliant.ElasticLoader(range(8), 0)),
                  ("give one of them", lambda: pliant.ElasticLoader(range(8))),
                  ("give one of them", lambda: pliant.ElasticLoader(
                      range(8), 2, batch_size_per_member=2)),

@@ -1,7 +1,7 @@
 """Counts by gradients in how many committed steps each sample of an ElasticLoader was, and adds up
-what was drawn for it; see loader_test.py. `one` loop over all epochs, or a `range` of loops; a batch
-of all members together or `scaled` by their number; so many batches are read ahead, by so many
-threads."""
+what was drawn for it; see loader_test.py. `one` loop over all epochs, or a `range` of loops; a
+batch of all members together or `scaled` by their number; so many batches are read ahead, by so
+many threads."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ class Draws:
         return SAMPLES
 
     def __getitem__(self, index, generator=None):
-        time.sleep(0.0005)  # longer than nothing, so that batches are being read when a view changes
+        time.sleep(0.0005)  # so that batches are being read when the view changes
         return index, torch.randint(1 << 20, (), generator=generator)
 
 
