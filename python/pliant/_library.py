@@ -12,6 +12,7 @@ import pathlib
 from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import List, Optional
 
+from ._monitor import CALLS as _MONITOR_CALLS
 from .errors import CLASSES, LibraryNotFound, PliantError
 
 #: The version of this package, and of the C ABI that it speaks: the first two numbers must agree.
@@ -74,6 +75,7 @@ _OPERATIONS = {
 }
 
 _CALLS = {
+    **_MONITOR_CALLS,
     "session_open": [POINTER(c_void_p)],
     "session_open_with": [POINTER(Options), POINTER(c_void_p)],
     "options_init": [POINTER(Options), c_size_t],

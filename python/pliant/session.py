@@ -17,6 +17,7 @@ from ._library import NEWEST, Options, check, library
 from .buffers import FORMATS, DType, buffer_of, dtype_of, op_of, writable_buffer_of
 from .collectives import Collectives, Group, Type
 from .errors import Cancelled, Invalid
+from .monitoring import Monitoring
 from .step import Step
 from .synchroniser import Synchroniser
 
@@ -65,7 +66,7 @@ class Snapshot:
             library().snapshot_destroy(self._handle)
 
 
-class Session(Collectives):
+class Session(Collectives, Monitoring):
     """Membership in the job that `pliant run` has started, or alone as rank 0 of 1.
 
     Its operations are those over all members. `with pliant.Session() as session:` closes it at the
@@ -80,6 +81,7 @@ class Session(Collectives):
                  heap_bytes_max: int = 0, connections: int = 0, store_window: int = 0) -> None:
         """Joins the job, and returns when all members are there. What is not given comes from the
         environment. `coordinator=""` is a session alone, whatever launched us."""
+        Monitoring.__init__(self)
         self._handle: Optional[int] = None
         self._pid = os.getpid()
         self._library = library()
@@ -437,6 +439,7 @@ class Session(Collectives):
         texts = self._write_values()
         begun = ctypes.c_int()
         check(self._library.begin_step(live, begun), live)
+        self._raise_from_policies()
         if not begun.value:
             return None
         self._read_values(texts)
@@ -448,8 +451,10 @@ class Session(Collectives):
     def _commit(self) -> int:
         """Ends the open step, as a status."""
         live = self._live()
-        return self._library.commit_step(live) if self._together is None else \
+        status = self._library.commit_step(live) if self._together is None else \
             self._together._commit()
+        self._raise_from_policies()
+        return status
 
     def steps(self) -> Iterator[Step]:
         """Step after step: `for step in session.steps(): ...; step.commit()`."""

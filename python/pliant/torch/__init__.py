@@ -18,6 +18,8 @@ except ImportError as error:
         f"({error}); the package pliant itself does without") from error
 
 from ..errors import Invalid, PliantError
+from ..launch import run
+from ..policy import Decision, Policy, Signals
 from ..session import Session, current_session
 from .hook import comm_hook
 from .loader import ElasticLoader
@@ -29,7 +31,7 @@ from .ways import Adaptive, ModelAveraging, PairAveraging, SynchronousSGD
 
 register_backend()
 
-__all__ = ["Adaptive", "ElasticLoader", "ElasticOptimizer", "Invalid", "ModelAveraging",
-           "NonFinite", "PairAveraging", "PliantError", "ProcessGroupPliant", "Session",
-           "SynchronousSGD", "TokenDataset", "allocate", "comm_hook", "current_session",
-           "sample_generator"]
+__all__ = ["Adaptive", "Decision", "ElasticLoader", "ElasticOptimizer", "Invalid",
+           "ModelAveraging", "NonFinite", "PairAveraging", "PliantError", "Policy",
+           "ProcessGroupPliant", "Session", "Signals", "SynchronousSGD", "TokenDataset", "allocate",
+           "comm_hook", "current_session", "run", "sample_generator"]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 import torch
 
 from ..errors import Invalid
+from ..policy import Policy, Signals
 from ..session import Session, current_session
 from ..step import Step
 from ..synchroniser import StepReport
@@ -48,12 +49,13 @@ class ElasticOptimizer(torch.optim.Optimizer):
                  model: Optional[torch.nn.Module] = None, *, session: Optional[Session] = None,
                  loss: str = "mean", bucket_bytes: int = 4 << 20,
                  on_nonfinite: Union[str, Callable[[NonFinite], str]] = "raise",
-                 **ways: Any) -> None:
+                 policies: Sequence[Union[Policy, str]] = (), **ways: Any) -> None:
         """`model` gives the tensors their names and has its buffers looked after. `loss` says
         whether the loss is the "mean" or the "sum" over the samples of a batch. `on_nonfinite`
         decides what becomes of a step with an infinite gradient or NaN, "raise", "skip" or
-        "apply", or is a function that does; all members are told of the same NonFinite. Further
-        options are those of a Synchroniser."""
+        "apply", or is a function that does; all members are told of the same NonFinite. `policies`
+        decide how the job goes on, as Session.add_policy() takes them. Further options are those of
+        a Synchroniser."""
         if loss not in ("mean", "sum"):
             raise Invalid(f"loss is {loss!r}; it is \"mean\" or \"sum\"")
         if not callable(on_nonfinite) and on_nonfinite not in ("raise", "skip", "apply"):
@@ -79,6 +81,11 @@ class ElasticOptimizer(torch.optim.Optimizer):
                            for bucket in self._buckets]
         self._together = self.session.synchronise(flat + self._state.buckets, self._way, **ways)
         self._buffers = make_model_buffers(model, self.session)
+        for policy in policies:
+            self.session.add_policy(policy)
+        self._rate_factor = 1.0  # of the learning rates; newcomers get it with them
+        self.session.register_value("learning rate factor", lambda: self._rate_factor,
+                                    lambda factor: setattr(self, "_rate_factor", factor), 64)
         self._nonfinite = allocate(1, torch.int64, self.session)
         self._synchronizing = True
         self._synchronized = False  # committed and not yet applied
@@ -154,12 +161,25 @@ class ElasticOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         self.optimizer.step()
         self._together.applied()
+        self._follow_policies()
         return True
 
     @property
     def synchronisation(self) -> str:
         """How models are kept together now: "synchronous", "model_averaging", "pair_averaging"."""
         return self._together.way
+
+    @property
+    def signals(self) -> Signals:
+        """What all members have measured and agreed on in the last committed step; needs a policy
+        or session.use_monitor()."""
+        return self.session.signals
+
+    def record_loss(self, loss: Union[float, torch.Tensor]) -> None:
+        """The mean loss of the batch, before step(), for the signals. Does nothing without a
+        monitor."""
+        if self.session.monitored:
+            self.session.record_loss(float(loss))
 
     @property
     def last_step(self) -> StepReport:
@@ -189,7 +209,22 @@ class ElasticOptimizer(torch.optim.Optimizer):
             for tensor, part in buffers.parts():
                 tensor.copy_(part)
         self._synchronized = nonfinite == _NOBODY or self._applies(step, nonfinite)
+        if not self._synchronized:
+            self._follow_policies()
         return self._synchronized
+
+    def _follow_policies(self) -> None:
+        """What they have decided about the next step, as far as it is the optimizer's."""
+        if not self.session.monitored:
+            return
+        way = self.session.take_synchronisation()
+        if way is not None:
+            self._together.switch_to(way)
+        factor = self.session.decisions.learning_rate_factor
+        if factor != self._rate_factor:
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["lr"] * (factor / self._rate_factor)
+            self._rate_factor = factor
 
     # ---- Gradients ---------------------------------------------------------------------------
 
