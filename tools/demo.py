@@ -26,7 +26,7 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent
 TEXTS = ["docs", "README.md", "CONTRIBUTING.md"]
 RUN_LIMIT_S = 600  # only ends a run that hangs
 # What happens, as a share of the steps: each waits for the one before it to be complete.
-GROW_AT, KILL_AT, SHRINK_AT = 0.15, 0.45, 0.70
+GROW_AT, KILL_AT, SHRINK_AT = 0.15, 0.40, 0.65
 # Two runs sum the same numbers in another order, and each step builds on the last.
 LOSS_TOLERANCE = 0.02
 
@@ -94,13 +94,13 @@ class Log:
 class Job:
     """`pliant run` with the training program, and its end whatever happens."""
 
-    def __init__(self, demo, name, run_options):
+    def __init__(self, demo, name, run_options, program_options=()):
         self.demo = demo
         self.name = f"demo-{name}-{os.getpid()}"
         self.log = Log(demo.out / f"{name}.jsonl")
         self.errors = open(demo.out / f"{name}.txt", "w+", encoding="utf-8")
         command = [demo.pliant, "run", *run_options, "--job", self.name, "--no-prefix", "--",
-                   demo.program, *demo.arguments, "--log", self.log.path]
+                   demo.program, *demo.arguments, *program_options, "--log", self.log.path]
         # A group of its own: Ctrl-C is for us, and we end it in order.
         self.process = subprocess.Popen(list(map(str, command)), stdout=self.errors,
                                         stderr=self.errors, stdin=subprocess.DEVNULL,
@@ -244,9 +244,12 @@ class Script:
         self.open = None
         self.demo.display.say(f"  {row['members']} workers from step {row['step']} on")
 
+    def is_over(self):
+        return not self.plan and not self.open
+
     def complete(self):
         """Adds what the events tell, once the job is over."""
-        if self.plan or self.open:
+        if not self.is_over():
             missing = self.open["kind"] if self.open else self.plan[0][1]
             raise DemoError(f"the training ended before its event '{missing}' was over: this "
                             "machine is slow to start workers; give more --steps")
@@ -275,9 +278,13 @@ class Demo:
                 raise DemoError(f"{program} is missing; `make demo` builds it")
         self.out = pathlib.Path(options.out).resolve()
         self.out.mkdir(parents=True, exist_ok=True)
-        for old in ("elastic.jsonl", "undisturbed.jsonl", "loss.svg", "summary.json"):
+        for old in ("elastic.jsonl", "undisturbed.jsonl", "loss.svg", "summary.json",
+                    "hurry"):
             (self.out / old).unlink(missing_ok=True)
-        self.steps = options.steps or (400 if options.quick else 240)
+        self.steps = options.steps or (120 if options.quick else 240)
+        # Steps of a tiny model would be over before its job has changed.
+        self.hurry = self.out / "hurry"
+        self.elastic_options = ["--slow-until", self.hurry] if options.quick else []
         model = (["--layers", "1", "--width", "16", "--heads", "2", "--block", "16", "--batch", "8"]
                  if options.quick else [])
         self.arguments = [*TEXTS, "--steps", self.steps, "--report", 0, "--seed", options.seed,
@@ -298,7 +305,8 @@ class Demo:
         return summary["steps_lost"] == 0 and summary["loss_difference"] <= LOSS_TOLERANCE
 
     def run_elastic(self):
-        with Job(self, "elastic", ["-n", "2", "--min", "1", "--max", "4"]) as job:
+        run_options = ["-n", "2", "--min", "1", "--max", "4"]
+        with Job(self, "elastic", run_options, self.elastic_options) as job:
             while job.ask("status") is None:
                 if job.process.poll() is not None:
                     raise DemoError(f"the job did not start: {job.said()}")
@@ -308,6 +316,8 @@ class Demo:
                 def on_step(row):
                     self.display.progress("elastic", row, self.pause_of(row))
                     script.on_step(row)
+                    if script.is_over() and self.elastic_options:
+                        self.hurry.touch()
                 job.follow(on_step)
             script.complete()
             return job.log.rows, script.done

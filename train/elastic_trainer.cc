@@ -1,7 +1,6 @@
 #include "train/elastic_trainer.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "train/training_error.h"
@@ -9,16 +8,6 @@
 namespace pliant::train {
 
 namespace {
-
-constexpr int64_t kNobody = std::numeric_limits<int64_t>::max();
-
-// The name with the shape: members whose models differ are told where.
-std::string described(const NamedTensor& named) {
-  std::string shape;
-  for (const int64_t size : named.tensor.sizes())
-    shape += (shape.empty() ? "" : "x") + std::to_string(size);
-  return named.name + " (" + (shape.empty() ? "1" : shape) + ")";
-}
 
 // Tensors that stand under several names come once.
 template <typename Items>
@@ -31,19 +20,28 @@ std::vector<NamedTensor> named_of(const Items& items) {
   return found;
 }
 
-std::vector<NamedTensor> trained_of(const std::vector<NamedTensor>& parameters,
+bool contains(const std::vector<NamedTensor>& all, const torch::Tensor& tensor) {
+  return std::any_of(all.begin(), all.end(),
+                     [&](const NamedTensor& one) { return one.tensor.is_same(tensor); });
+}
+
+// In the order of the model, in which the backward pass is run backwards.
+std::vector<NamedTensor> trained_of(const torch::nn::Module& model,
                                     const torch::optim::Optimizer& optimizer) {
-  std::vector<NamedTensor> found;
+  const std::vector<NamedTensor> parameters = named_of(model.named_parameters());
+  std::vector<NamedTensor> optimized;
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& tensor : group.params()) {
-      const auto named =
-          std::find_if(parameters.begin(), parameters.end(),
-                       [&](const NamedTensor& one) { return one.tensor.is_same(tensor); });
-      if (named == parameters.end())
+      if (!contains(parameters, tensor))
         throw TrainingError("the optimizer has a parameter that is not of the model");
-      if (tensor.requires_grad()) found.push_back(*named);
+      optimized.push_back({"", tensor});
     }
   }
+  std::vector<NamedTensor> found;
+  for (const NamedTensor& named : parameters)
+    if (named.tensor.requires_grad() && named.tensor.numel() > 0 &&
+        contains(optimized, named.tensor))
+      found.push_back(named);
   if (found.empty()) throw TrainingError("the optimizer has no parameter that needs a gradient");
   return found;
 }
@@ -53,44 +51,33 @@ std::vector<NamedTensor> trained_of(const std::vector<NamedTensor>& parameters,
 ElasticTrainer::ElasticTrainer(Session& session, torch::nn::Module& model,
                                torch::optim::Optimizer& optimizer, TrainerOptions options)
     : session_(session), optimizer_(optimizer), options_(std::move(options)) {
-  SamplerOptions data = options_.data;
+  SamplerOptions& data = options_.data;
   data.constant_batch = true;
   if (data.global_batch > data.samples)
     throw TrainingError("the dataset has " + std::to_string(data.samples) +
                         " samples, fewer than one batch of " + std::to_string(data.global_batch));
   check(session.use_sampler(data));
-  register_model(model);
-  trained_ = trained_of(parameters_, optimizer);
+  for (const auto& group : optimizer.param_groups())
+    first_rates_.push_back(group.options().get_lr());
+  trained_ = trained_of(model, optimizer);
+  // The parameters by name first, so that whoever has another model is told of one of them.
   optimizer_state_ = std::make_unique<OptimizerState>(session, optimizer, trained_);
-  gradients_ = std::make_unique<GradientBuckets>(session, trained_, options_.bucket_bytes);
-  register_buffers(model);
-  nonfinite_ = take(session.allocate_array<int64_t>(1));
+  register_rest(model);
+  model_ = std::make_unique<ModelBuckets>(session, trained_, options_.bucket_bytes);
+  make_training_layer();
 }
 
-ElasticTrainer::~ElasticTrainer() {
-  gradients_.reset();
-  optimizer_state_.reset();
-  for (NamedTensor& named : parameters_) named.tensor.set_data(named.tensor.detach().clone());
-  memory_.reset();
-  session_.release(std::as_writable_bytes(nonfinite_));
-}
+ElasticTrainer::~ElasticTrainer() = default;
 
-void ElasticTrainer::register_model(torch::nn::Module& model) {
-  parameters_ = named_of(model.named_parameters());
-  std::vector<torch::Tensor> shapes;
-  for (const NamedTensor& named : parameters_) shapes.push_back(named.tensor);
-  memory_ = std::make_unique<RegisteredMemory>(session_, shapes);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const torch::Tensor& part = memory_->parts()[i];
-    part.copy_(parameters_[i].tensor.detach());
-    parameters_[i].tensor.set_data(part);
-    if (part.numel() > 0)
-      check(session_.register_state(described(parameters_[i]), bytes_of(part),
-                                    dtype_of(part.scalar_type())));
+// What is not trained: frozen parameters, and buffers, which the members make equal.
+void ElasticTrainer::register_rest(torch::nn::Module& model) {
+  for (const NamedTensor& named : named_of(model.named_parameters())) {
+    if (contains(trained_, named.tensor) || named.tensor.numel() == 0) continue;
+    if (!named.tensor.is_contiguous())
+      throw TrainingError("the parameter '" + named.name + "' is not contiguous");
+    check(session_.register_state("frozen " + described(named), bytes_of(named.tensor),
+                                  dtype_of(named.tensor.scalar_type())));
   }
-}
-
-void ElasticTrainer::register_buffers(torch::nn::Module& model) {
   for (NamedTensor& named : named_of(model.named_buffers())) {
     if (named.tensor.numel() == 0) continue;
     if (!named.tensor.is_contiguous())
@@ -103,41 +90,59 @@ void ElasticTrainer::register_buffers(torch::nn::Module& model) {
   }
 }
 
+void ElasticTrainer::make_training_layer() {
+  std::vector<Bucket> buckets = model_->describe();
+  for (Bucket& bucket : optimizer_state_->describe()) buckets.push_back(std::move(bucket));
+  synchroniser_ = take(Synchroniser::make(session_, std::move(buckets), options_.synchronisation));
+  monitor_ = take(Monitor::make(session_, options_.monitor));
+  if (!options_.policies.empty())
+    adaptation_ = take(Adaptation::make(session_, *monitor_, std::move(options_.policies)));
+}
+
+bool ElasticTrainer::is_synchronous() const {
+  return synchroniser_->synchronisation() == Synchronisation::kSynchronous;
+}
+
 bool ElasticTrainer::begin() {
   seen_ = 0;
   if (std::exchange(more_, false)) return true;
+  if (adaptation_ && adaptation_->stopped()) {
+    adaptation_->finish();
+    return false;
+  }
   optimizer_state_->store();
   step_ = session_.begin_step();
   if (!step_) {
     check(session_.status());
+    if (adaptation_) adaptation_->finish();
     return false;
   }
   optimizer_state_->adopt();
   step_number_ = step_.number();
   earlier_samples_ = 0;
-  gradients_->clear();
-  nonfinite_[0] = kNobody;
+  model_->clear();
+  monitor_->synchronisation(synchroniser_->synchronisation());
+  monitor_->begin(step_);
+  if (adaptation_) check(adaptation_->begin(step_));
+  check(synchroniser_->begin(step_));
   return true;
 }
 
 void ElasticTrainer::backward(const torch::Tensor& loss, size_t count) {
   if (!step_) throw TrainingError("backward() outside of a step: call begin() first");
-  if (count > samples().size() - seen_)
+  const size_t left = samples().size() - seen_;
+  if (count > left)
     throw TrainingError("step " + std::to_string(step_number_) + ": backward() of " +
-                        std::to_string(count) + " samples; there are " +
-                        std::to_string(samples().size() - seen_) + " left");
+                        std::to_string(count) + " samples; there are " + std::to_string(left) +
+                        " left");
   if (count == 0) return;
-  if (loss.numel() != 1)
-    throw TrainingError("the loss has " + std::to_string(loss.numel()) +
-                        " elements; it is one number, the mean over the samples");
+  if (!loss.defined() || loss.numel() != 1)
+    throw TrainingError("the loss is not one number, the mean over the samples");
   seen_ += count;
-  const torch::Tensor sum = loss * static_cast<double>(count);
-  {
-    const torch::NoGradGuard no_gradients;
-    gradients_->extra().add_(sum.detach().reshape({1}));
-  }
-  if (seen_ == samples().size()) gradients_->hand_in_when_ready(step_);
-  sum.backward();
+  monitor_->loss(loss.item<double>(), count);
+  if (seen_ == samples().size()) model_->announce_to(*synchroniser_);
+  // The members' sums are divided by the samples of all of them.
+  (loss * static_cast<double>(count)).backward();
 }
 
 bool ElasticTrainer::commit() {
@@ -146,34 +151,62 @@ bool ElasticTrainer::commit() {
     throw TrainingError("step " + std::to_string(step_number_) + ": backward() was given " +
                         std::to_string(seen_) + " of " + std::to_string(samples().size()) +
                         " samples");
-  gradients_->hand_in_rest(step_);
+  model_->announce_rest(*synchroniser_);
   hand_in_buffers();
   // While they are being reduced: what was handed in stays as it is until the commit.
-  if (const int64_t first = gradients_->first_nonfinite(); first >= 0)
-    nonfinite_[0] = std::min(nonfinite_[0], int64_t{session_.rank()} << 32 | first);
-  check(step_.all_reduce("pliant/nonfinite", nonfinite_.data(), 1, DType::kI64, Op::kMin,
-                         nonfinite_.data()));
-  const Status status = step_.commit();
-  if (!status.ok()) {
-    step_ = {};
-    if (status.code() == Code::kCancelled) return false;
-    check(status);
-  }
-  if (step_.more()) {
-    more_ = true;
+  if (const int first = model_->first_nonfinite(); first >= 0) monitor_->nonfinite(first);
+  if (is_synchronous())
+    monitor_->gradients(model_->gradients(), earlier_samples_ + seen_, GradientForm::kSum);
+  check(monitor_->hand_in(step_));
+  if (!take(synchroniser_->commit())) {
+    more_ = step_.more();
+    if (!more_) step_ = {};  // this member is out
     earlier_samples_ += seen_;
-    gradients_->begin_again();
+    model_->begin_again();
     return false;
   }
-  loss_ = gradients_->extra().item<double>();
-  members_ = session_.size();
-  samples_in_step_ = step_.contributed_samples();
+  if (is_synchronous()) {
+    monitor_->committed(step_, model_->gradients());
+  } else {
+    monitor_->committed(step_);
+  }
   members_changed_ = session_.view().epoch != epoch_;
   epoch_ = session_.view().epoch;
   take_buffers();
-  if (!is_finite()) return false;
-  apply();
-  return true;
+  const bool accepted = is_accepted();
+  if (accepted) apply();
+  check(synchroniser_->applied());
+  if (adaptation_) adapt();
+  return accepted;
+}
+
+bool ElasticTrainer::is_accepted() const {
+  const std::optional<Nonfinite>& nonfinite = signals().nonfinite;
+  if (!nonfinite) return true;
+  const bool of_loss = nonfinite->tensor == Nonfinite::kLoss;
+  const NonFinite found{
+      .step = step_number_,
+      .rank = nonfinite->rank,
+      .tensor = of_loss ? "" : trained_.at(static_cast<size_t>(nonfinite->tensor)).name};
+  const OnNonFinite decision =
+      options_.on_nonfinite ? options_.on_nonfinite(found) : OnNonFinite::kStop;
+  if (decision == OnNonFinite::kStop)
+    throw TrainingError("step " + std::to_string(found.step) + ": " +
+                        (of_loss ? "the loss" : "the gradient of '" + found.tensor + "'") +
+                        " on rank " + std::to_string(found.rank) +
+                        " is not finite; nothing was applied");
+  return decision == OnNonFinite::kApply;
+}
+
+void ElasticTrainer::set_learning_rates() {
+  if (!options_.learning_rate && !adaptation_) return;
+  const double factor = adaptation_ ? adaptation_->learning_rate_factor() : 1;
+  auto& groups = optimizer_.param_groups();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const double rate =
+        options_.learning_rate ? options_.learning_rate(step_number_) : first_rates_[i];
+    groups[i].options().set_lr(rate * factor);
+  }
 }
 
 void ElasticTrainer::apply() {
@@ -183,29 +216,16 @@ void ElasticTrainer::apply() {
     for (const NamedTensor& named : trained_) tensors.push_back(named.tensor);
     torch::nn::utils::clip_grad_norm_(tensors, options_.clip_norm);
   }
-  if (options_.learning_rate) {
-    for (auto& group : optimizer_.param_groups())
-      group.options().set_lr(options_.learning_rate(step_number_));
-  }
+  set_learning_rates();
   optimizer_.step();
 }
 
-bool ElasticTrainer::is_finite() {
-  if (nonfinite_[0] == kNobody) return true;
-  const auto tensor = static_cast<size_t>(nonfinite_[0] & 0xffffffff);
-  const NonFinite found{.step = step_number_,
-                        .rank = static_cast<Rank>(nonfinite_[0] >> 32),
-                        .tensor = trained_.at(tensor).name};
-  const OnNonFinite decision =
-      options_.on_nonfinite ? options_.on_nonfinite(found) : OnNonFinite::kStop;
-  if (decision == OnNonFinite::kStop)
-    throw TrainingError("step " + std::to_string(found.step) + ": the gradient of '" +
-                        found.tensor + "' on rank " + std::to_string(found.rank) +
-                        " is not finite; nothing was applied");
-  return decision == OnNonFinite::kApply;
+void ElasticTrainer::adapt() {
+  check(adaptation_->committed());
+  if (const auto way = adaptation_->take_synchronisation()) check(synchroniser_->switch_to(*way));
 }
 
-// Running means are weighed by the samples that they have seen; counters are the largest.
+// Running means are weighed by the samples that they have seen; of counters the largest counts.
 void ElasticTrainer::hand_in_buffers() {
   const torch::NoGradGuard no_gradients;
   const auto weight = static_cast<double>(earlier_samples_ + seen_);
@@ -214,7 +234,7 @@ void ElasticTrainer::hand_in_buffers() {
     if (part.scalar_type() == torch::kBool) continue;
     part.copy_(buffer.named.tensor);
     if (part.is_floating_point()) part.mul_(weight);
-    check(step_.all_reduce("pliant/buffer/" + buffer.named.name, part.data_ptr(),
+    check(step_.all_reduce("buffer/" + buffer.named.name, part.data_ptr(),
                            static_cast<size_t>(part.numel()), dtype_of(part.scalar_type()),
                            part.is_floating_point() ? Op::kMean : Op::kMax, part.data_ptr()));
   }

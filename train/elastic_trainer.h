@@ -1,5 +1,6 @@
-// ElasticTrainer: a torch model and its optimizer, trained by the members of an elastic job. The
-// result is that of one process with the whole batch, whoever joins, leaves or dies meanwhile.
+// ElasticTrainer: a torch model and its optimizer, trained by the members of an elastic job. In the
+// synchronous way, which is the default, the result is that of one process with the whole batch,
+// whoever joins, leaves or dies meanwhile.
 //
 //   ElasticTrainer trainer(session, *model, optimizer, {.data = {.samples = n, .global_batch =
 //   64}}); while (trainer.begin()) {
@@ -10,7 +11,8 @@
 // Parameters, gradients and the optimizer's state lie in registered memory, and newcomers get what
 // the members have. Gradients are reduced in buckets while the backward pass runs. What a member
 // was to compute that is lost in a step comes back to the others in the same step, as a further
-// turn of the loop, so that the step has its global batch.
+// turn of the loop, so that the step has its global batch. training/synchroniser.h keeps the models
+// together, training/monitor.h gathers signals, training/adaptation.h carries policies out.
 //
 // Owned by the program; the session, the model and the optimizer outlive it. One thread, the one
 // that trains. Throws TrainingError: one sentence that names what is wrong.
@@ -24,19 +26,23 @@
 #include <string>
 #include <vector>
 
+#include "pliant/policy/policy.h"
 #include "pliant/runtime/session.h"
-#include "train/gradient_buckets.h"
+#include "pliant/training/adaptation.h"
+#include "pliant/training/monitor.h"
+#include "pliant/training/synchroniser.h"
+#include "train/model_buckets.h"
 #include "train/optimizer_state.h"
 #include "train/registered_memory.h"
 
 namespace pliant::train {
 
-// A gradient that is not finite: the first tensor of the first rank that has one. All members are
-// told of the same.
+// A loss or gradient that is not finite: the first tensor of the first rank that has one. All
+// members are told of the same.
 struct NonFinite {
   uint64_t step = 0;
   Rank rank = 0;
-  std::string tensor;
+  std::string tensor;  // empty: the loss
 };
 enum class OnNonFinite { kStop, kSkip, kApply };
 
@@ -45,8 +51,11 @@ struct TrainerOptions {
   // exactly that batch.
   SamplerOptions data = {};
   size_t bucket_bytes = 1 << 20;  // of gradients that are reduced together, about
-  double clip_norm = 0;           // the largest norm of all gradients together; 0: any
-  // Of a step, from 1 on; without it, as the optimizer has it.
+  Synchroniser::Options synchronisation = {};
+  MonitorOptions monitor = {.noise_every = 0};
+  Adaptation::Policies policies = {};  // the same on all members
+  double clip_norm = 0;                // the largest norm of all gradients together; 0: any
+  // Of a step, from 1 on; without it, as the optimizer has it. Policies multiply it.
   std::function<double(uint64_t step)> learning_rate = {};
   // What becomes of a step whose gradients are not all finite; without it, the training stops.
   std::function<OnNonFinite(const NonFinite&)> on_nonfinite = {};
@@ -76,15 +85,16 @@ class ElasticTrainer final {
   // more samples, its gradients were not finite, or this member is out; begin() tells.
   bool commit();
 
-  // Of the last committed step: the mean loss over all samples of all members.
-  double loss() const { return loss_; }
-  int members() const { return members_; }
-  uint64_t samples_in_step() const { return samples_in_step_; }
+  // Of the last committed step: what all members know alike.
+  const Signals& signals() const { return monitor_->signals(); }
+  double loss() const { return signals().loss; }  // the mean over all samples of all members
+  int members() const { return signals().members; }
   // Whether the members were others than in the step before, and what the change cost this one.
   bool members_changed() const { return members_changed_; }
   const StepTimes& change() const { return session_.last_change(); }
 
   Session& session() { return session_; }
+  const Synchroniser& synchroniser() const { return *synchroniser_; }
 
  private:
   struct Buffer {
@@ -92,24 +102,28 @@ class ElasticTrainer final {
     std::unique_ptr<RegisteredMemory> reduced;
   };
 
-  void register_model(torch::nn::Module& model);
-  void register_buffers(torch::nn::Module& model);
+  void register_rest(torch::nn::Module& model);
+  void make_training_layer();
   void hand_in_buffers();
   void take_buffers();
-  // The step is to be applied.
-  bool is_finite();
+  bool is_synchronous() const;
+  // Whether the step is to be applied.
+  bool is_accepted() const;
+  void set_learning_rates();
   void apply();
+  void adapt();
 
   Session& session_;
   torch::optim::Optimizer& optimizer_;
-  const TrainerOptions options_;
-  std::vector<NamedTensor> parameters_;  // all of the model
-  std::vector<NamedTensor> trained_;     // those of them that the optimizer has
-  std::unique_ptr<RegisteredMemory> memory_;
+  TrainerOptions options_;
+  std::vector<NamedTensor> trained_;  // the parameters that the optimizer has
   std::vector<Buffer> buffers_;
   std::unique_ptr<OptimizerState> optimizer_state_;
-  std::unique_ptr<GradientBuckets> gradients_;
-  std::span<int64_t> nonfinite_;
+  std::unique_ptr<ModelBuckets> model_;
+  std::unique_ptr<Synchroniser> synchroniser_;
+  std::unique_ptr<Monitor> monitor_;
+  std::unique_ptr<Adaptation> adaptation_;  // if there are policies
+  std::vector<double> first_rates_;         // of the optimizer's groups
 
   Step step_;
   uint64_t step_number_ = 0;
@@ -117,9 +131,6 @@ class ElasticTrainer final {
   size_t seen_ = 0;               // of samples()
   uint64_t earlier_samples_ = 0;  // of this member in the open step, before it got more
   Epoch epoch_ = Epoch{};
-  double loss_ = 0;
-  int members_ = 0;
-  uint64_t samples_in_step_ = 0;
   bool members_changed_ = false;
 };
 

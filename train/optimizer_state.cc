@@ -110,44 +110,69 @@ OptimizerState::OptimizerState(Session& session, optim::Optimizer& optimizer,
                                const std::vector<NamedTensor>& parameters)
     : session_(session), optimizer_(optimizer) {
   static_cast<void>(empty_state(optimizer));  // names an optimizer that is not known
-  std::vector<torch::Tensor> shapes;
-  std::vector<std::string> names;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters_.push_back(parameters[i].tensor);
-    for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
-      const auto& members = group.params();
-      if (std::none_of(members.begin(), members.end(), [&](const torch::Tensor& member) {
-            return member.is_same(parameters[i].tensor);
-          }))
-        continue;
+  for (const NamedTensor& parameter : parameters) parameters_.push_back(parameter.tensor);
+  find_kinds(parameters);
+  for (Kind& kind : kinds_) {
+    std::vector<torch::Tensor> shapes;
+    for (const size_t i : kind.members) shapes.push_back(parameters_[i]);
+    kind.memory = std::make_unique<RegisteredMemory>(session, shapes);
+  }
+  const size_t groups = optimizer.param_groups().size();
+  numbers_ = take(session.allocate_array<int64_t>(parameters_.size() + groups));
+  // One by one, so that a worker with another model is told which parameter it is.
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    check(session.register_state("parameter " + described(parameters[i]),
+                                 std::as_writable_bytes(numbers_.subspan(i, 1)), DType::kI64));
+  check(session.register_state("learning rates", std::as_writable_bytes(numbers_.last(groups)),
+                               DType::kI64));
+}
+
+void OptimizerState::find_kinds(const std::vector<NamedTensor>& parameters) {
+  for (const optim::OptimizerParamGroup& group : optimizer_.param_groups()) {
+    for (const torch::Tensor& tensor : group.params()) {
+      const auto at =
+          std::find_if(parameters.begin(), parameters.end(),
+                       [&](const NamedTensor& one) { return one.tensor.is_same(tensor); });
+      if (at == parameters.end() || tensor.numel() == 0) continue;
       for (const Kept& kept : kept_by(group.options())) {
-        slots_.push_back({i, kept.which});
-        shapes.push_back(parameters[i].tensor);
-        names.push_back(std::string(kept.name) + " of " + parameters[i].name);
+        const auto found = std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& kind) {
+          return kind.which == kept.which && kind.type == tensor.scalar_type();
+        });
+        Kind& kind =
+            found != kinds_.end()
+                ? *found
+                : kinds_.emplace_back(
+                      Kind{.name = kept.name, .which = kept.which, .type = tensor.scalar_type()});
+        kind.members.push_back(static_cast<size_t>(at - parameters.begin()));
       }
     }
   }
-  tensors_ = std::make_unique<RegisteredMemory>(session, shapes);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const torch::Tensor& memory = tensors_->parts()[i];
-    if (memory.numel() > 0)
-      check(session.register_state(names[i], bytes_of(memory), dtype_of(memory.scalar_type())));
-  }
-  numbers_ =
-      take(session.allocate_array<int64_t>(parameters_.size() + optimizer.param_groups().size()));
-  check(session.register_state("optimizer", std::as_writable_bytes(numbers_), DType::kI64));
 }
 
 OptimizerState::~OptimizerState() {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    optim::OptimizerParamState* const state = state_of(slots_[i].parameter);
-    if (state == nullptr) continue;
-    torch::Tensor& tensor = *tensors_of(*state)[slots_[i].which];
-    if (tensor.defined() && tensor.data_ptr() == tensors_->parts()[i].data_ptr())
-      tensor = tensor.clone();
+  for (Kind& kind : kinds_) {
+    for (size_t at = 0; at < kind.members.size(); ++at) {
+      optim::OptimizerParamState* const state = state_of(kind.members[at]);
+      if (state == nullptr) continue;
+      torch::Tensor& tensor = *tensors_of(*state)[kind.which];
+      if (tensor.defined() && tensor.data_ptr() == kind.memory->parts()[at].data_ptr())
+        tensor = tensor.clone();
+    }
   }
-  tensors_.reset();
   session_.release(std::as_writable_bytes(numbers_));
+}
+
+std::vector<Bucket> OptimizerState::describe() const {
+  std::vector<Bucket> buckets;
+  for (const Kind& kind : kinds_) {
+    const torch::Tensor flat = kind.memory->flat();
+    buckets.push_back({.name = "optimizer/" + kind.name + "/" + c10::toString(kind.type),
+                       .parameters = flat.data_ptr(),
+                       .gradients = nullptr,
+                       .count = static_cast<size_t>(flat.numel()),
+                       .dtype = dtype_of(kind.type)});
+  }
+  return buckets;
 }
 
 optim::OptimizerParamState* OptimizerState::state_of(size_t parameter) const {
@@ -162,14 +187,16 @@ void OptimizerState::store() {
     const optim::OptimizerParamState* const state = state_of(i);
     numbers_[i] = state == nullptr ? -1 : steps_of(*state);
   }
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    optim::OptimizerParamState* const state = state_of(slots_[i].parameter);
-    if (state == nullptr) continue;
-    torch::Tensor& tensor = *tensors_of(*state)[slots_[i].which];
-    const torch::Tensor& memory = tensors_->parts()[i];
-    if (!tensor.defined() || tensor.data_ptr() == memory.data_ptr()) continue;
-    memory.copy_(tensor);
-    tensor = memory;
+  for (Kind& kind : kinds_) {
+    for (size_t at = 0; at < kind.members.size(); ++at) {
+      optim::OptimizerParamState* const state = state_of(kind.members[at]);
+      if (state == nullptr) continue;
+      torch::Tensor& tensor = *tensors_of(*state)[kind.which];
+      const torch::Tensor& memory = kind.memory->parts()[at];
+      if (!tensor.defined() || tensor.data_ptr() == memory.data_ptr()) continue;
+      memory.copy_(tensor);
+      tensor = memory;
+    }
   }
   const auto& groups = optimizer_.param_groups();
   for (size_t i = 0; i < groups.size(); ++i)
@@ -186,9 +213,10 @@ void OptimizerState::adopt() {
     if (state == nullptr) state = empty_state(optimizer_);
     set_steps(*state, numbers_[i]);
   }
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (numbers_[slots_[i].parameter] < 0) continue;
-    *tensors_of(*state_of(slots_[i].parameter))[slots_[i].which] = tensors_->parts()[i];
+  for (Kind& kind : kinds_) {
+    for (size_t at = 0; at < kind.members.size(); ++at)
+      if (numbers_[kind.members[at]] >= 0)
+        *tensors_of(*state_of(kind.members[at]))[kind.which] = kind.memory->parts()[at];
   }
   auto& groups = optimizer_.param_groups();
   for (size_t i = 0; i < groups.size(); ++i)

@@ -16,23 +16,23 @@
 #include <vector>
 
 #include "pliant/runtime/session.h"
+#include "pliant/training/synchroniser.h"
 #include "train/registered_memory.h"
 
 namespace pliant::train {
 
-struct NamedTensor {
-  std::string name;  // in the model
-  torch::Tensor tensor;
-};
-
 class OptimizerState final {
  public:
-  // Registers memory for all that the optimizer remembers of these parameters, which are its own.
+  // Makes room for all that the optimizer remembers of these parameters, which are its own, and
+  // registers its numbers: one state for each parameter, under its name and shape.
   OptimizerState(Session& session, torch::optim::Optimizer& optimizer,
                  const std::vector<NamedTensor>& parameters);
   ~OptimizerState();  // what was moved gets memory of its own again
   OptimizerState(const OptimizerState&) = delete;
   OptimizerState& operator=(const OptimizerState&) = delete;
+
+  // The tensors, for Synchroniser::make(): they go with the model.
+  std::vector<Bucket> describe() const;
 
   // Before begin_step(): what the last step has made or changed goes to where it is registered.
   void store();
@@ -40,18 +40,22 @@ class OptimizerState final {
   void adopt();
 
  private:
-  struct Slot {
-    size_t parameter = 0;
+  // A kind of tensor that the optimizer has of parameters of one type.
+  struct Kind {
+    std::string name;
     size_t which = 0;  // among the tensors of a parameter's state
+    torch::ScalarType type = torch::kFloat32;
+    std::vector<size_t> members = {};  // numbers of parameters
+    std::unique_ptr<RegisteredMemory> memory = {};
   };
 
+  void find_kinds(const std::vector<NamedTensor>& parameters);
   torch::optim::OptimizerParamState* state_of(size_t parameter) const;
 
   Session& session_;
   torch::optim::Optimizer& optimizer_;
   std::vector<torch::Tensor> parameters_;
-  std::vector<Slot> slots_;
-  std::unique_ptr<RegisteredMemory> tensors_;  // one a slot
+  std::vector<Kind> kinds_;
   // Of each parameter how many steps it has seen, or -1: it has no state yet. Behind them the
   // learning rate of each group, bit by bit.
   std::span<int64_t> numbers_;

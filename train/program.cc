@@ -1,7 +1,10 @@
 #include "train/program.h"
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,6 +13,12 @@
 #include "train/training_error.h"
 
 namespace pliant::train {
+
+namespace {
+
+constexpr auto kSlowness = std::chrono::milliseconds(100);
+
+}  // namespace
 
 void add_options(CLI::App& app, ProgramOptions& options) {
   app.add_option("--steps", options.steps, "steps of the whole training")
@@ -32,6 +41,8 @@ void add_options(CLI::App& app, ProgramOptions& options) {
   app.add_option("--report", options.report_every, "steps from line to line; 0: no lines")
       ->capture_default_str();
   app.add_option("--log", options.log, "appends a line of JSON for each step to this file");
+  app.add_option("--slow-until", options.slow_until,
+                 "each step takes 0.1 s longer until this file is there, for trials");
   app.add_option("--save", options.save, "writes the model here at the end, as safetensors");
 }
 
@@ -59,7 +70,10 @@ void prepare_torch(const ProgramOptions& options) {
 
 void train_to_end(ElasticTrainer& trainer, TrainingLog& log, const ProgramOptions& options,
                   const std::function<torch::Tensor(std::span<const uint64_t>)>& loss_of) {
+  bool slow = !options.slow_until.empty();
   while (trainer.begin()) {
+    slow = slow && !std::filesystem::exists(options.slow_until);
+    if (slow) std::this_thread::sleep_for(kSlowness);
     if (!trainer.samples().empty()) trainer.backward(loss_of(trainer.samples()));
     if (!trainer.commit()) continue;
     log.committed(trainer);

@@ -24,6 +24,7 @@ struct ProgramOptions {
   uint64_t report_every = 10;
   std::string log = {};
   std::string save = {};
+  std::string slow_until = {};
 
   torch::ScalarType type() const { return dtype == "float64" ? torch::kFloat64 : torch::kFloat32; }
 };

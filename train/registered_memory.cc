@@ -1,7 +1,5 @@
 #include "train/registered_memory.h"
 
-#include <string>
-
 #include "train/training_error.h"
 
 namespace pliant::train {
@@ -19,6 +17,13 @@ size_t aligned(size_t offset, const torch::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::string described(const NamedTensor& named) {
+  std::string shape;
+  for (const int64_t size : named.tensor.sizes())
+    shape += (shape.empty() ? "" : "x") + std::to_string(size);
+  return named.name + " (" + (shape.empty() ? "1" : shape) + ")";
+}
 
 DType dtype_of(torch::ScalarType type) {
   switch (type) {
@@ -42,13 +47,10 @@ std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), bytes_in(tensor)};
 }
 
-RegisteredMemory::RegisteredMemory(Session& session, const std::vector<torch::Tensor>& shapes,
-                                   int64_t extra)
+RegisteredMemory::RegisteredMemory(Session& session, const std::vector<torch::Tensor>& shapes)
     : session_(session) {
   size_t end = 0;
   for (const torch::Tensor& shape : shapes) end = aligned(end, shape) + bytes_in(shape);
-  if (!shapes.empty())
-    end += static_cast<size_t>(extra) * static_cast<size_t>(shapes.back().element_size());
   bytes_ = take(session.allocate(end == 0 ? 1 : end));
   size_t at = 0;
   for (const torch::Tensor& shape : shapes) {

@@ -7,12 +7,21 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "pliant/base/dtype.h"
 #include "pliant/runtime/session.h"
 
 namespace pliant::train {
+
+struct NamedTensor {
+  std::string name;  // in the model
+  torch::Tensor tensor;
+};
+
+// "out.weight (256x64)"
+std::string described(const NamedTensor& named);
 
 // Throws TrainingError for types that Pliant does not know.
 DType dtype_of(torch::ScalarType type);
@@ -24,14 +33,14 @@ std::span<std::byte> bytes_of(const torch::Tensor& tensor);
 // any more.
 class RegisteredMemory final {
  public:
-  // Shaped as these; with so many further elements behind the last one.
-  RegisteredMemory(Session& session, const std::vector<torch::Tensor>& shapes, int64_t extra = 0);
+  // Shaped as these.
+  RegisteredMemory(Session& session, const std::vector<torch::Tensor>& shapes);
   ~RegisteredMemory();
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
 
   const std::vector<torch::Tensor>& parts() const { return parts_; }
-  // All parts and the further elements as one, if they are of one type.
+  // All parts as one, if they are of one type.
   torch::Tensor flat() const;
 
  private:

@@ -39,14 +39,14 @@ TrainingLog::~TrainingLog() {
 
 void TrainingLog::committed(ElasticTrainer& trainer) {
   const Instant time = now();
-  const uint64_t units = trainer.samples_in_step() * options_.units_per_sample;
+  const uint64_t units = trainer.signals().batch * options_.units_per_sample;
   const double rate = static_cast<double>(units) / seconds(time - last_);
   last_ = time;
   nlohmann::ordered_json line = {{"step", trainer.step()},
                                  {"loss", trainer.loss()},
                                  {"members", trainer.members()},
                                  {"rank", trainer.session().rank()},
-                                 {"samples", trainer.samples_in_step()},
+                                 {"samples", trainer.signals().batch},
                                  {options_.unit + "_per_s", rate},
                                  {"time_ms", unix_milliseconds()}};
   const bool changed = trainer.members_changed() && !first_;
