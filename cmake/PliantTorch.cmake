@@ -50,7 +50,10 @@ function(pliant_find_torch result)
   get_filename_component(folder "${PLIANT_TORCH_CPU}" DIRECTORY)
   add_library(pliant_torch INTERFACE)
   target_include_directories(pliant_torch SYSTEM INTERFACE "${PLIANT_TORCH_API}" "${headers}")
-  target_link_libraries(pliant_torch INTERFACE "${PLIANT_TORCH_CPU}" "${PLIANT_TORCH_C10}")
+  # libtorch uses the shared C++ library, and a program must not have a second one: a compiler that
+  # would link its own statically gives programs that crash at their end.
+  target_link_libraries(pliant_torch INTERFACE "${PLIANT_TORCH_CPU}" "${PLIANT_TORCH_C10}"
+                                               -l:libstdc++.so.6)
   # Its own libraries are found by its own paths, at load time.
   target_link_options(pliant_torch INTERFACE "-Wl,--allow-shlib-undefined"
                                              "-Wl,-rpath-link,${folder}")

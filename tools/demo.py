@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Shows what elastic training is: a small GPT that learns this repository's documents goes on while
-its job grows, loses a worker to SIGKILL and shrinks; then the same training undisturbed, to compare.
+"""Shows what elastic training is: a small GPT learns this repository's documents while its job
+grows, loses a worker to SIGKILL and shrinks; then the same training undisturbed, to compare.
 
     tools/demo.py [--quick] [--build DIR] [--out DIR]
 
@@ -373,8 +373,8 @@ class Demo:
                             for part in ("detect", "agree", "redo", "transfer", "pause"))
             say(f"{WORDS[entry['kind']]:20}  {entry['step']:4}  {entry['size']:7}  {times}"
                 f"{0 if summary['steps_lost'] == 0 else '?':>8}")
-        say("Times in ms. Redo: from the agreement to the next commit; where nobody was lost that is "
-            "the next\nstep itself, and no part of the pause.")
+        say("Times in ms. Redo: from the agreement to the next commit; where nobody was lost that "
+            "is the next\nstep itself, and no part of the pause.")
         say()
         say(f"steps                {summary['steps']}, lost {summary['steps_lost']}")
         say(f"loss                 {summary['first_loss']:.3f} to {summary['last_loss']:.3f}; "
