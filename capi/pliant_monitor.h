@@ -22,6 +22,7 @@
 #define PLIANT_MONITOR_H
 
 #include "pliant.h"
+#include "pliant_synchroniser.h"
 
 #ifdef __cplusplus
 extern "C" {
