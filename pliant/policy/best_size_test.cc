@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "pliant/policy/test_draws.h"
 #include "pliant/policy/test_signals.h"
 
 namespace pliant {
@@ -110,6 +111,27 @@ TEST(BestSize, ALookThatCannotPayIsNotTaken) {
   Job job({.members_max = 32, .resize_seconds = 60, .horizon_seconds = 30}, peaked, 1);
   job.steps(2000);
   EXPECT_EQ(job.changes, 0);
+}
+
+TEST(BestSize, AMoveThatCannotPayIsNotMade) {
+  const auto falling = [](int n) { return n == 4 ? 105.0 : 100.0; };
+  Job dear({.members_min = 4, .members_max = 5, .horizon_seconds = 1000}, falling, 4);
+  dear.change_seconds = 100;  // 5 % of 1000 s do not pay for it
+  dear.steps(2000);
+  EXPECT_EQ(dear.asked, std::vector<int>{5});
+  Job cheap({.members_min = 4, .members_max = 5, .horizon_seconds = 1000}, falling, 4);
+  cheap.steps(2000);
+  EXPECT_EQ(cheap.asked, (std::vector<int>{5, 4}));
+}
+
+TEST(BestSize, AGainThatMayBeNoiseMovesNothing) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Draws draws(seed);
+    const auto noisy = [&draws](int) { return 100.0 / (1 + 0.2 * std::max(-2.0, draws.normal())); };
+    Job job({.members_min = 4, .members_max = 5, .confidence = 6}, noisy, 4);
+    job.steps(2000);
+    EXPECT_EQ(job.asked, std::vector<int>{5}) << "seed " << seed;
+  }
 }
 
 TEST(BestSize, APriceMakesItSmaller) {

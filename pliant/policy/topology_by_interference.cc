@@ -169,7 +169,8 @@ Decision TopologyByInterference::away(const Signals& signals, const Vote& vote) 
     return {};
   }
   const bool got_faster = is_majority(state_.fast_steps);
-  if (!got_faster && is_majority(state_.slow_steps) && options_.fallbacks.size() > 1)
+  // It got worse still: another fallback, or "auto" by links that are measured anew.
+  if (!got_faster && is_majority(state_.slow_steps))
     return leave(signals,
                  fmt::format("collectives take {:.3g} ms with {} too, against {:.3g} ms",
                              1e3 * vote.seconds, signals.topology, 1e3 * state_.away_seconds));

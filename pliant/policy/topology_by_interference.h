@@ -10,7 +10,9 @@
 //
 //   learning   the reference is the median of a window of steps
 //   watching   interference: measure the links, take the next fallback        -> away
-//   away       after a back-off, or at once if the network got much faster: look whether it is over
+//   away       after a back-off, or at once if the network got much faster: look whether it is
+//   over;
+//              if it got slower still: measure again, take the next fallback
 //   measuring  if the links of better times are known, they are compared first
 //   trying     home again for a window: as fast as it was -> watching; else  -> away, and the next
 //              look comes twice as late

@@ -18,7 +18,7 @@ class Job {
   double seconds_of(const std::string& name) const {
     const std::string real = name == "auto" ? automatic : name;
     if (!is_disturbed) return real == "ring" ? 0.10 : 0.12;
-    return real == "ring" ? 0.40 : real == "star" ? 0.20 : 0.3;
+    return severity * (real == "ring" ? 0.40 : real == "star" ? 0.20 : 0.3);
   }
   Signals signals() {
     Signals signals = step_signals(++now, members, seconds_of(topology));
@@ -62,6 +62,7 @@ class Job {
   std::string reason;
   bool is_disturbed = false;
   bool bandwidth_known = false;
+  double severity = 1;
   double measured = 1e8;
   int members = 4;
   int decisions = 0;
@@ -113,6 +114,22 @@ TEST(TopologyByInterference, LooksLaterAfterEachLookThatFailed) {
   EXPECT_LE(job.decisions, 13);  // looks after 20, 40, 80, 160, 320, 640 steps, two decisions each
   EXPECT_GE(job.decisions, 9);
   EXPECT_EQ(job.topology, "star");
+}
+
+TEST(TopologyByInterference, InterferenceThatGrowsIsMeasuredAgain) {
+  Job job({.back_off = 500});
+  job.steps(20);
+  job.is_disturbed = true;
+  EXPECT_LE(job.steps_until(true), 10);
+  job.steps(20);
+  const int measurements = job.measurements;
+  job.steps(20);
+  EXPECT_EQ(job.measurements, measurements);
+  job.severity = 2;
+  job.steps(10);
+  EXPECT_EQ(job.measurements, measurements + 1);
+  EXPECT_EQ(job.reason,
+            "collectives take 400 ms with auto too, against 200 ms; links are measured, then auto");
 }
 
 TEST(TopologyByInterference, KnownLinksSpareTheTripHome) {
