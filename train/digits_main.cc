@@ -80,15 +80,12 @@ void train(const Options& options) {
 
   const auto session = take(Session::open());
   const auto optimizer = make_optimizer(options, model);
-  ElasticTrainer trainer(*session, *model, *optimizer,
-                         {.data = {.samples = options.samples,
-                                   .global_batch = options.program.batch,
-                                   .seed = seed,
-                                   .epochs = 0},
-                          .bucket_bytes = 1 << 16});
+  TrainerOptions trainer_options = options.program.trainer_options(options.samples);
+  trainer_options.bucket_bytes = 1 << 16;
+  ElasticTrainer trainer(*session, *model, *optimizer, std::move(trainer_options));
   TrainingLog log({.file = options.program.log, .report_every = options.program.report_every});
   train_to_end(trainer, log, options.program,
-               [&](std::span<const uint64_t> samples) { return training.loss(model, samples); });
+               [&](const pliant::Step& step) { return training.loss(model, step.samples()); });
   if (session->rank() == 0) {
     const Pictures test(digits::draw_samples(1000, seed * 2 + 1001), options.program.type());
     std::printf("reads %.1f %% of 1000 new pictures right\n", 100 * test.accuracy(model));

@@ -107,7 +107,7 @@ bool ElasticTrainer::begin() {
   seen_ = 0;
   if (std::exchange(more_, false)) return true;
   if (adaptation_ && adaptation_->stopped()) {
-    adaptation_->finish();
+    adaptation_->finish();  // and meets the others
     return false;
   }
   optimizer_state_->store();
@@ -126,6 +126,11 @@ bool ElasticTrainer::begin() {
   if (adaptation_) check(adaptation_->begin(step_));
   check(synchroniser_->begin(step_));
   return true;
+}
+
+void ElasticTrainer::finish() {
+  session_.finish_steps();
+  if (adaptation_) adaptation_->finish();
 }
 
 void ElasticTrainer::backward(const torch::Tensor& loss, size_t count) {

@@ -75,6 +75,7 @@ class ElasticTrainer final {
   // this member, as the training is complete or it was asked to leave.
   bool begin();
   uint64_t step() const { return step_number_; }
+  const Step& open_step() const { return step_; }  // for a StepLoader
   // The samples that this member is to compute now; none, if there are more members than samples.
   std::span<const uint64_t> samples() const { return step_.samples(); }
   // Adds the gradients of a loss that is the mean over all samples(); undefined if there are none.
@@ -84,6 +85,10 @@ class ElasticTrainer final {
   // Completes the step and applies it: on every member that is left, or on none. False: it has got
   // more samples, its gradients were not finite, or this member is out; begin() tells.
   bool commit();
+
+  // For a program that leaves the loop by a decision of its own, on all members after the same
+  // step: returns when all have committed it.
+  void finish();
 
   // Of the last committed step: what all members know alike.
   const Signals& signals() const { return monitor_->signals(); }

@@ -2,12 +2,14 @@
 //
 //   pliant run -n 2 --max 4 --restart -- gpt docs README.md
 //   gpt docs                          alone: the same program, the same result
-#include <cmath>
-#include <cstdio>
-#include <span>
+#include <algorithm>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "pliant/data/token_file.h"
+#include "pliant/training/step_loader.h"
 #include "train/elastic_trainer.h"
 #include "train/gpt.h"
 #include "train/program.h"
@@ -24,40 +26,33 @@ struct Options {
   ProgramOptions program{.steps = 300, .batch = 16, .learning_rate = 3e-3};
   GptOptions model;
   std::vector<std::string> texts;
+  std::string tokens;  // the type of ids in files of tokens; empty: texts are bytes
+  int readers = 1;     // threads that read ahead
 };
 
-// A text cut into blocks. Sample i is the i-th, with the tokens that follow its own as targets.
-class Blocks final {
- public:
-  Blocks(const std::vector<uint8_t>& text, int64_t block) : block_(block) {
-    const int64_t count = (static_cast<int64_t>(text.size()) - 1) / block;
-    if (text.empty() || count < 1)
-      throw TrainingError("the text has " + std::to_string(text.size()) +
-                          " bytes, too few for one block of " + std::to_string(block));
-    tokens_ = torch::empty({count * block + 1}, torch::kInt64);
-    int64_t* const to = tokens_.data_ptr<int64_t>();
-    for (int64_t i = 0; i < tokens_.numel(); ++i) to[i] = text[static_cast<size_t>(i)];
-  }
-
-  uint64_t samples() const { return static_cast<uint64_t>((tokens_.numel() - 1) / block_); }
-
-  // Of these samples, the tokens, or those `ahead` of them.
-  torch::Tensor rows(std::span<const uint64_t> samples, int64_t ahead) const {
-    std::vector<torch::Tensor> rows;
-    for (const uint64_t sample : samples)
-      rows.push_back(tokens_.narrow(0, static_cast<int64_t>(sample) * block_ + ahead, block_));
-    return torch::stack(rows);
-  }
-
- private:
-  const int64_t block_;
-  torch::Tensor tokens_;
-};
+std::unique_ptr<const pliant::Dataset> open_data(const Options& options) {
+  const auto block = static_cast<uint64_t>(options.model.block);
+  if (options.tokens.empty()) return std::make_unique<TextBlocks>(read_text(options.texts), block);
+  return take(pliant::TokenFiles::open(
+      options.texts, {.dtype = take(pliant::parse_dtype(options.tokens)),
+                      .block = block,
+                      .vocabulary = static_cast<uint64_t>(options.model.tokens)}));
+}
 
 void add_model_options(CLI::App& app, Options& options) {
   app.add_option("text", options.texts, "files, and folders of .md, .txt and .rst files")
       ->required();
+  app.add_option("--tokens", options.tokens,
+                 "the files are token ids, of type u16 or u32 (docs/DATA.md)")
+      ->check(CLI::IsMember({"u16", "u32"}));
   const CLI::Range positive(int64_t{1}, int64_t{1} << 20);
+  app.add_option("--vocabulary", options.model.tokens, "with --tokens: how many ids there are")
+      ->check(positive)
+      ->needs("--tokens")
+      ->capture_default_str();
+  app.add_option("--readers", options.readers, "threads that read the next samples ahead")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
   app.add_option("--layers", options.model.layers, "transformer blocks")
       ->check(positive)
       ->capture_default_str();
@@ -67,9 +62,29 @@ void add_model_options(CLI::App& app, Options& options) {
   app.add_option("--width", options.model.width, "of the residual stream; a multiple of the heads")
       ->check(positive)
       ->capture_default_str();
-  app.add_option("--block", options.model.block, "bytes of context")
+  app.add_option("--block", options.model.block, "tokens of context")
       ->check(positive)
       ->capture_default_str();
+}
+
+// The mean over the samples of a batch, of which each has its targets one place further on.
+torch::Tensor loss_of(Gpt& model, const pliant::LoadedBatch& batch, int64_t block) {
+  // Copied, because torch knows no memory that may only be read.
+  const torch::Tensor windows =
+      torch::empty({static_cast<int64_t>(batch.size()), block + 1}, torch::kInt64);
+  std::memcpy(windows.data_ptr(), batch.bytes().data(), batch.bytes().size());
+  return model->loss(windows.narrow(1, 0, block), windows.narrow(1, 1, block));
+}
+
+TrainerOptions trainer_options(const Options& options, uint64_t samples) {
+  TrainerOptions made = options.program.trainer_options(samples);
+  made.clip_norm = 1;
+  const double rate = options.program.learning_rate;
+  const double warm_up = std::max(1.0, static_cast<double>(options.program.steps) / 20);
+  made.learning_rate = [=](uint64_t step) {
+    return rate * std::min(1.0, static_cast<double>(step) / warm_up);
+  };
+  return made;
 }
 
 void train(const Options& options) {
@@ -77,7 +92,7 @@ void train(const Options& options) {
     throw TrainingError("--width " + std::to_string(options.model.width) +
                         " is no multiple of --heads " + std::to_string(options.model.heads));
   prepare_torch(options.program);
-  const Blocks blocks(read_text(options.texts), options.model.block);
+  const auto data = open_data(options);
   Gpt model(options.model);
   model->to(options.program.type());
 
@@ -86,23 +101,15 @@ void train(const Options& options) {
                                 torch::optim::AdamWOptions(options.program.learning_rate)
                                     .betas({0.9, 0.95})
                                     .weight_decay(0.01));
-  const double full_rate = options.program.learning_rate;
-  const double warm_up = std::max(1.0, static_cast<double>(options.program.steps) / 20);
-  ElasticTrainer trainer(*session, *model, optimizer,
-                         {.data = {.samples = blocks.samples(),
-                                   .global_batch = options.program.batch,
-                                   .seed = options.program.seed,
-                                   .epochs = 0},
-                          .clip_norm = 1,
-                          .learning_rate = [=](uint64_t step) {
-                            return full_rate * std::min(1.0, static_cast<double>(step) / warm_up);
-                          }});
+  ElasticTrainer trainer(*session, *model, optimizer, trainer_options(options, data->size()));
+  pliant::StepLoader loader(*session, *data,
+                            {.threads = options.readers, .seed = options.program.seed});
   TrainingLog log({.file = options.program.log,
                    .report_every = options.program.report_every,
                    .units_per_sample = static_cast<uint64_t>(options.model.block),
                    .unit = "tokens"});
-  train_to_end(trainer, log, options.program, [&](std::span<const uint64_t> samples) {
-    return model->loss(blocks.rows(samples, 0), blocks.rows(samples, 1));
+  train_to_end(trainer, log, options.program, [&](const pliant::Step& step) {
+    return loss_of(model, *take(loader.load(step)), options.model.block);
   });
   save_model(*session, *model, options.program.save);
 }

@@ -16,6 +16,9 @@ namespace pliant::train {
 
 namespace {
 
+constexpr Synchronisation kWays[] = {Synchronisation::kSynchronous,
+                                     Synchronisation::kModelAveraging,
+                                     Synchronisation::kPairAveraging};
 constexpr auto kSlowness = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -41,9 +44,27 @@ void add_options(CLI::App& app, ProgramOptions& options) {
   app.add_option("--report", options.report_every, "steps from line to line; 0: no lines")
       ->capture_default_str();
   app.add_option("--log", options.log, "appends a line of JSON for each step to this file");
+  std::vector<std::string> ways;
+  for (const Synchronisation way : kWays) ways.emplace_back(to_string(way));
+  app.add_option("--synchronisation", options.synchronisation,
+                 "how models are kept together: " + CLI::detail::join(ways, ", "))
+      ->check(CLI::IsMember(ways))
+      ->capture_default_str();
+  app.add_option("--noise-every", options.noise_every,
+                 "takes the gradients' noise scale in every so many steps; 0: never")
+      ->capture_default_str();
   app.add_option("--slow-until", options.slow_until,
                  "each step takes 0.1 s longer until this file is there, for trials");
   app.add_option("--save", options.save, "writes the model here at the end, as safetensors");
+}
+
+TrainerOptions ProgramOptions::trainer_options(uint64_t samples) const {
+  TrainerOptions options;
+  options.data = {.samples = samples, .global_batch = batch, .seed = seed, .epochs = 0};
+  options.monitor.noise_every = noise_every;
+  for (const Synchronisation way : kWays)
+    if (synchronisation == to_string(way)) options.synchronisation.synchronisation = way;
+  return options;
 }
 
 int run_program(CLI::App& app, int count, char** arguments, const std::function<void()>& train) {
@@ -69,15 +90,15 @@ void prepare_torch(const ProgramOptions& options) {
 }
 
 void train_to_end(ElasticTrainer& trainer, TrainingLog& log, const ProgramOptions& options,
-                  const std::function<torch::Tensor(std::span<const uint64_t>)>& loss_of) {
+                  const std::function<torch::Tensor(const Step&)>& loss_of) {
   bool slow = !options.slow_until.empty();
   while (trainer.begin()) {
     slow = slow && !std::filesystem::exists(options.slow_until);
     if (slow) std::this_thread::sleep_for(kSlowness);
-    if (!trainer.samples().empty()) trainer.backward(loss_of(trainer.samples()));
+    if (!trainer.samples().empty()) trainer.backward(loss_of(trainer.open_step()));
     if (!trainer.commit()) continue;
     log.committed(trainer);
-    if (trainer.step() >= options.steps) break;
+    if (trainer.step() >= options.steps) return trainer.finish();
   }
 }
 

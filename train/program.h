@@ -26,6 +26,11 @@ struct ProgramOptions {
   std::string save = {};
   std::string slow_until = {};
 
+  std::string synchronisation = "synchronous";
+  uint64_t noise_every = 0;
+
+  // Of a dataset with so many samples.
+  TrainerOptions trainer_options(uint64_t samples) const;
   torch::ScalarType type() const { return dtype == "float64" ? torch::kFloat64 : torch::kFloat32; }
 };
 
@@ -38,9 +43,9 @@ int run_program(CLI::App& app, int count, char** arguments, const std::function<
 // Seeds torch alike on all members and sets its threads.
 void prepare_torch(const ProgramOptions& options);
 
-// Trains until the last step is committed. `loss_of` gives the mean over samples by their numbers.
+// Trains until the last step is committed. `loss_of` gives the mean over the step's samples().
 void train_to_end(ElasticTrainer& trainer, TrainingLog& log, const ProgramOptions& options,
-                  const std::function<torch::Tensor(std::span<const uint64_t>)>& loss_of);
+                  const std::function<torch::Tensor(const Step&)>& loss_of);
 
 // All parameters as a safetensors file, written by the first member.
 void save_model(Session& session, const torch::nn::Module& model, const std::string& path);

@@ -1,9 +1,11 @@
 #include "train/text.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "train/training_error.h"
 
@@ -54,6 +56,22 @@ std::vector<uint8_t> read_text(const std::vector<std::string>& paths) {
     for (const fs::path& file : found) append(text, file);
   }
   return text;
+}
+
+TextBlocks::TextBlocks(std::vector<uint8_t> text, uint64_t block)
+    : text_(std::move(text)), block_(block) {
+  if (text_.size() <= block)
+    throw TrainingError("the text has " + std::to_string(text_.size()) +
+                        " bytes, too few for one block of " + std::to_string(block));
+}
+
+Status TextBlocks::read(const Sample& sample, std::span<std::byte> to) const {
+  const uint8_t* const from = text_.data() + sample.index * block_;
+  for (size_t i = 0; i <= block_; ++i) {
+    const int64_t token = from[i];
+    std::memcpy(to.data() + i * sizeof token, &token, sizeof token);
+  }
+  return {};
 }
 
 }  // namespace pliant::train

@@ -49,6 +49,7 @@ void TrainingLog::committed(ElasticTrainer& trainer) {
                                  {"samples", trainer.signals().batch},
                                  {options_.unit + "_per_s", rate},
                                  {"time_ms", unix_milliseconds()}};
+  if (trainer.signals().noise) line["noise_scale"] = trainer.signals().noise->scale;
   const bool changed = trainer.members_changed() && !first_;
   if (changed || (first_ && trainer.step() > 1)) {
     const StepTimes& change = trainer.change();

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,18 @@ class Programs(unittest.TestCase):
         self.assertLess(rows[80]["loss"], rows[1]["loss"] - 1)
         self.assertIn("blocks.0.widen.weight", model)
 
+    def test_token_files_are_as_text(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = (SOURCE / "docs" / "RUNNING.md").read_bytes()
+            tokens = pathlib.Path(folder, "running.u16")
+            tokens.write_bytes(struct.pack(f"<{len(text)}H", *text))
+            options = ["--steps", "12", "--seed", "5", "--noise-every", "2", *TINY]
+            read, _ = train_alone([program("gpt"), str(SOURCE / "docs" / "RUNNING.md"), *options])
+            mapped, _ = train_alone([program("gpt"), str(tokens), "--tokens", "u16", *options,
+                                     "--readers", "0"])
+        self.assertEqual([row["loss"] for row in read.values()],
+                         [row["loss"] for row in mapped.values()])
+
     def test_bad_input(self):
         gpt, digits = program("gpt"), program("digits")
         self.bad("no text '/nowhere'", gpt, "/nowhere")
@@ -45,6 +58,7 @@ class Programs(unittest.TestCase):
             self.bad("5 bytes, too few for one block of 64", gpt, str(short))
             short.write_text("x" * 200)
             self.bad("3 samples, fewer than one batch of 16", gpt, str(short))
+            self.bad("token", gpt, str(short), "--tokens", "u16", "--batch", "1", "--block", "8")
         docs = str(SOURCE / "docs")
         self.bad("text is required", gpt, code=2)
         self.bad("--width 10 is no multiple of --heads 4", gpt, docs, "--width", "10")
