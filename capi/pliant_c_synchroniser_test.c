@@ -8,6 +8,7 @@ static const double kAlpha = 0.25;
 static double model[kElements], gradients[kElements], momentum[kBias];
 static double before[kRanksMax][kElements]; /* all models as the step began */
 static double published[kSteps * 8][kRanksMax][kElements];
+static int32_t own[kBlock]; /* each rank's, larger than a share of it */
 static pliant_synchroniser* together;
 static uint64_t number; /* of the step */
 
@@ -110,6 +111,9 @@ static void make(void) {
   options.may_switch = 1;
   options.seed = 7;
   OK(pliant_synchroniser_create(session, buckets, 3, &options, &together));
+  OK(pliant_register_state_own(session, "own", own, kBlock, PLIANT_I32));
+  INVALID(pliant_register_state_own(session, "own", own, kBlock, PLIANT_I32), "twice");
+  INVALID(pliant_register_state_own(session, "other", own, kBlock, 99), "unknown type");
   for (int i = 0; i < kElements; ++i) model[i] = rank * 10 + i * 0.01;
   INVALID(pliant_synchroniser_begin(together), "pliant_begin_step() first");
   INVALID(pliant_synchroniser_commit(together), "outside a step");
@@ -191,6 +195,21 @@ static void test_back_to_synchronous(void) {
   }
 }
 
+/* A snapshot has all of one member's, never parts of several. */
+static void test_snapshot(void) {
+  pliant_snapshot* snapshot = NULL;
+  for (int i = 0; i < kBlock; ++i) own[i] = element(rank, 0, (size_t)i);
+  for (int i = 0; i < kElements; ++i) model[i] = rank * 100 + i;
+  OK(pliant_snapshot_state(session, number, &snapshot));
+  memset(own, 0, sizeof own);
+  memset(model, 0, sizeof model);
+  OK(pliant_snapshot_wait(snapshot));
+  OK(pliant_snapshot_destroy(snapshot));
+  OK(pliant_restore_state(session, number, NULL));
+  for (int i = 0; i < kBlock; ++i) CHECK(own[i] == element(0, 0, (size_t)i));
+  for (int i = 0; i < kElements; ++i) CHECK(model[i] == i);
+}
+
 int main(void) {
   open_session();
   test_wrong_arguments();
@@ -199,6 +218,7 @@ int main(void) {
   test_model_averaging();
   test_pair_averaging();
   test_back_to_synchronous();
+  test_snapshot();
   OK(pliant_barrier(session, NULL, NULL));
   OK(pliant_session_close(session));
   OK(pliant_synchroniser_destroy(together));

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import struct
 import unittest
 
 import elastic_job
@@ -130,6 +131,17 @@ def partner(step, peer, view):
 
 def close(values, wanted):
     return all(abs(v - w) <= TOLERANCE * max(1, abs(w)) for v, w in zip(values, wanted))
+
+
+def f32(value):
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def bf16(value):
+    """The nearest, ties to even."""
+    bits, = struct.unpack("I", struct.pack("f", value))
+    rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16 << 16
+    return struct.unpack("f", struct.pack("I", rounded))[0]
 
 
 def mean(rows, over):
@@ -365,12 +377,12 @@ class Switches(Synchronisers):
 class Compressions(Synchronisers):
     PARAMETERS = 5000
 
-    def train(self, compression):
+    def train(self, compression, *worker_options):
         """With the whole dataset in each step, so that it converges to one point; members join
         and die. The last commit, and what a member sent in a step while all were there."""
         job = self.job(3, ["--min", "1", "--max", "4"], "--compression", compression, "--samples",
                        96, "--batch", 96, "--parameters", self.PARAMETERS, "--varied", "yes",
-                       "--type", "f32", "--constant", "yes")
+                       "--type", "f32", "--constant", "yes", *worker_options)
         job.await_step(10, 3)
         job.resize(4)
         sent = job.await_step(job.step() + 10, 4)["sent"]
@@ -394,6 +406,31 @@ class Compressions(Synchronisers):
                 last, sent = self.train(name)
                 self.assertEqual(sent, size)
                 self.assertLess(last["error"], error)
+
+
+    def test_what_int8_cannot_send_comes_later(self):
+        # Without error feedback quiet elements stay where they began, 0.5 away.
+        last, _ = self.train("int8", "--loud", "yes")
+        self.assertLess(last["error"], 0.15)
+
+    def test_bf16_step_by_step(self):
+        job = self.job(3, [], "--compression", "bf16", "--samples", 96, "--batch", 24, "--type",
+                       "f32", "--steps", 60)
+        steps = steps_of(self.finish(job))
+        view = steps[1].begins["0.0#1"]["view"]
+        residual = {peer: [0.0] * 8 for peer in view}
+        for number in range(1, 61):
+            step = steps[number]
+            sums = [0.0] * 8
+            for peer in view:
+                given = step.handed_in[peer]["gradients"]
+                wanted = [f32(g + r) for g, r in zip(given, residual[peer])]
+                sent = list(map(bf16, wanted))
+                residual[peer] = [f32(w - s) for w, s in zip(wanted, sent)]
+                sums = [f32(total + s) for total, s in zip(sums, sent)]
+            for peer in view:
+                self.assertEqual(step.commits[peer]["gradients"], [bf16(f32(s / 24)) for s in sums],
+                                 f"step {number}")
 
 
 class Models(Synchronisers):

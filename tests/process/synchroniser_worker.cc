@@ -3,7 +3,7 @@
 //
 //   synchroniser_worker --records FOLDER [--steps N] [--way NAME] [--alpha A] [--seed S]
 //     [--switch STEP:NAME,...] [--compression NAME] [--samples N --batch N [--constant yes]]
-//     [--parameters N [--varied yes]] [--type f64|f32] [--compute-ms N] [--share yes]
+//     [--parameters N [--varied yes] [--loud yes]] [--type f64|f32] [--compute-ms N] [--share yes]
 //
 // Each sample has a target, and its gradient at v is v - target. The file FOLDER/PEER has a JSON
 // line for each begin, hand-in and commit, written before the worker goes on. Models of more than
@@ -90,6 +90,7 @@ class Training final {
         count_(arguments.number("--parameters", 8)),
         switches_(switches_of(arguments.text("--switch"))),
         is_varied_(count_ <= kWrittenMax || !arguments.text("--varied").empty()),
+        has_loud_(!arguments.text("--loud").empty()),
         model_(count_),
         gradients_(count_),
         momentum_(count_) {
@@ -152,14 +153,19 @@ class Training final {
 
   // Of a sample; the same for all elements of a large model, unless they are to be varied.
   double target(uint64_t sample, size_t i) const {
-    return static_cast<double>((sample * 31 + (is_varied_ ? i * 17 : 0)) % 97) / 97.0;
+    const double quiet = static_cast<double>((sample * 31 + (is_varied_ ? i * 17 : 0)) % 97) / 97.0;
+    return is_loud(i) ? 2000 * quiet : quiet;
   }
 
-  // How far the model is from the mean of all targets, at most.
+  // A few elements whose gradients hide all others.
+  bool is_loud(size_t i) const { return has_loud_ && i % 500 == 7; }
+
+  // How far the model is from the mean of all targets, at most, loud ones aside.
   double error() const {
     const uint64_t samples = arguments_.number("--samples");
     double most = 0;
     for (size_t i = 0; i < count_ && samples > 0 && i < kErrorMax; ++i) {
+      if (is_loud(i)) continue;
       double mean = 0;
       for (uint64_t sample = 0; sample < samples; ++sample) mean += target(sample, i);
       most = std::max(
@@ -273,6 +279,7 @@ class Training final {
   const size_t count_;
   const std::map<uint64_t, Synchronisation> switches_;
   const bool is_varied_;  // targets differ between elements
+  const bool has_loud_;
   std::vector<T> model_;
   std::vector<T> gradients_;
   std::vector<T> momentum_;
