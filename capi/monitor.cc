@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "capi/handles.h"
+#include "pliant/policy/make_policy.h"
 
 namespace pliant::capi {
 namespace {
@@ -296,6 +297,17 @@ pliant_status pliant_last_monitor_costs(const pliant_session* session,
     const pliant_monitor_costs full = {sizeof full, known.steps, known.norms_seconds,
                                        known.signals_seconds, known.signal_bytes};
     return copy_out(full, costs, "pliant_last_monitor_costs");
+  });
+}
+
+pliant_status pliant_add_policy(pliant_session* session, const char* text) {
+  return guarded(__func__, session, {{text, "text"}}, [&]() -> Status {
+    PLIANT_TRY(need_monitor(session, "pliant_add_policy"));
+    PLIANT_TRY(check_before_first_step(session, "pliant_add_policy"));
+    auto made = make_policy(text);
+    if (!made) return made.error();
+    session->training.policies.push_back(std::move(*made));
+    return {};
   });
 }
 

@@ -128,6 +128,8 @@ int main(void) {
   policy.context = &memory;
   policy.state = &memory;
   policy.state_bytes = sizeof memory;
+  INVALID(pliant_add_policy(session, "worst_size"), "worst_size");
+  OK(pliant_add_policy(session, "size_schedule:3@1000"));
   OK(pliant_add_user_policy(session, &policy));
   train(&memory);
   INVALID(pliant_add_user_policy(session, &policy), "before the first step");

@@ -6,6 +6,7 @@
  * (docs/MONITORS.md, docs/POLICIES.md). By the thread that trains:
  *
  *   pliant_use_monitor(session, NULL);
+ *   pliant_add_policy(session, "batch_by_noise");
  *   pliant_add_user_policy(session, &mine);
  *   while (pliant_begin_step(session, &begun) == PLIANT_OK && begun) {
  *     ... compute ...
@@ -173,6 +174,11 @@ typedef struct pliant_policy {
   void* state;   /* null: it remembers nothing */
   size_t state_bytes;
 } pliant_policy;
+
+/* A shipped policy by its text: "best_size:min=1,max=8", "size_schedule:2@0,4@100"
+ * (docs/POLICIES.md). PLIANT_INVALID says what is wrong with the text and what there is. Otherwise
+ * as pliant_add_user_policy(). */
+PLIANT_API pliant_status pliant_add_policy(pliant_session* session, const char* text);
 
 /* Before the first step, after pliant_use_monitor(), the same policies in the same order on all
  * members. Where two of them decide the same thing differently, the first has its way. Each

@@ -569,7 +569,7 @@ Status Session::propose_size(int members) {
 }
 
 const StepTimes& Session::last_change() const { return impl_->steps->last_change(); }
-uint64_t Session::losses() const { return impl_->steps->losses(); }
+const std::vector<PeerId>& Session::losses() const { return impl_->steps->losses(); }
 bool Session::elastic() const { return impl_->options.elastic; }
 SizeLimits Session::size_limits() const {
   return {impl_->options.members_min, impl_->options.members_max};

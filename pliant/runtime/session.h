@@ -300,7 +300,7 @@ class Session {
   // What the last change of the view cost this member.
   const StepTimes& last_change() const;
   // Members that this one saw go without having been asked to, since it began.
-  uint64_t losses() const;
+  const std::vector<PeerId>& losses() const;
   bool elastic() const;
   SizeLimits size_limits() const;
   // Asks for another number of members; the job follows as soon as it can. kInvalid at once only if

@@ -342,7 +342,8 @@ Status Steps::change_view() {
             {},
             change->view.epoch};
       find_left_behind(change->gone);
-      for (const Departure& departure : change->gone) losses_ += departure.planned ? 0 : 1;
+      for (const Departure& departure : change->gone)
+        if (!departure.planned) losses_.push_back(departure.peer);
       ground_.install(*change);
     }
     agreed_ = false;

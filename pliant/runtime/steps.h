@@ -86,7 +86,7 @@ class Steps final {
   // Of all that was handed in by this member in the open or the last step.
   uint64_t handed_in_bytes() const;
   // Members that this one saw go without having been asked to, since it began.
-  uint64_t losses() const { return losses_; }
+  const std::vector<PeerId>& losses() const { return losses_; }
   // The numbers of this member's samples in the open step; if there are more(), of those alone.
   const std::vector<uint64_t>& samples() const { return samples_; }
 
@@ -239,7 +239,7 @@ class Steps final {
   int contributor_count_ = 0;
   uint64_t contributed_samples_ = 0;
   uint64_t samples_total_ = 0;
-  uint64_t losses_ = 0;
+  std::vector<PeerId> losses_;
   StepTimes times_;
   std::optional<Instant> change_began_;
   std::optional<Instant> redo_began_;

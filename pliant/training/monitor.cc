@@ -125,12 +125,23 @@ void Monitor::nonfinite(int tensor) {
   if (nonfinite_ == kAllFinite) nonfinite_ = std::max(tensor, Nonfinite::kLoss);
 }
 
+// By the views in which the two steps were begun, not by when this member heard of a loss: some
+// hear of it inside the step that others have not begun yet.
+int Monitor::losses_before(const Step& step) const {
+  const auto has = [](const std::vector<PeerId>& peers, PeerId peer) {
+    return std::find(peers.begin(), peers.end(), peer) != peers.end();
+  };
+  int losses = 0;
+  for (const MemberSignals& member : signals_.by_rank)
+    if (!has(step.begun_by(), member.peer) && has(session_.losses(), member.peer)) ++losses;
+  return losses;
+}
+
 Status Monitor::hand_in(Step& step) {
   const Stopwatch watch(costs_.signals_seconds);
   dealt_samples_ = samples(step);
   reduced_bytes_ = step.handed_in_bytes();
   handed_in_ = now();
-  losses_now_ = session_.losses();
   const std::vector<PeerId>& members = step.begun_by();
   const PeerId self = session_.world().peer(session_.rank());
   rows_.assign(members.size() * kColumns, 0.0);
@@ -152,7 +163,7 @@ Status Monitor::hand_in(Step& step) {
       row[kStepSeconds] = last_step_seconds_;
     }
     row[kChangeSeconds] = change_seconds_;
-    row[kLosses] = static_cast<double>(losses_now_ - losses_told_);
+    row[kLosses] = losses_before(step);
     row[kRefuses] = refuses_ ? 1 : 0;
     row[kNonfinite] = nonfinite_ == kAllFinite ? 0 : nonfinite_ + 2;
   }
@@ -293,7 +304,6 @@ void Monitor::note_times(const Step& step) {
   last_commit_ = at;
   last_step_ = step.number();
   last_view_ = step.begun_in();
-  losses_told_ = losses_now_;
 }
 
 }  // namespace pliant

@@ -120,7 +120,8 @@ class Monitor final {
   };
 
   Monitor(Session& session, const MonitorOptions& options);
-  Status take_rows(const Step& step);
+  // Members of the step before that were lost before this one was begun.
+  int losses_before(const Step& step) const;
   void read_rows(const Step& step, std::span<const double> rows);
   void read_times(std::span<const double> rows);
   void read_noise(const Step& step, std::span<const double> rows, double mean_squared_norm);
@@ -163,8 +164,6 @@ class Monitor final {
   double last_wait_seconds_ = 0;
   double last_step_seconds_ = 0;
   double change_seconds_ = 0;
-  uint64_t losses_told_ = 0;
-  uint64_t losses_now_ = 0;
 };
 
 }  // namespace pliant

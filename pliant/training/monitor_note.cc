@@ -1,5 +1,7 @@
 #include "pliant/training/monitor_note.h"
 
+#include <algorithm>
+
 namespace pliant {
 namespace {
 
@@ -127,7 +129,10 @@ Result<Signals> decode_signals(Bytes bytes) {
   }
   take_all(reader, signals.by_rank);
   take_all(reader, signals.links);
-  if (!reader.finished()) return invalid("the signals cannot be read");
+  // What has another encoding was not made by one.
+  const bool known = signals.synchronisation <= Synchronisation::kPairAveraging;
+  if (!reader.finished() || !known || !std::ranges::equal(encode(signals), bytes))
+    return invalid("the signals cannot be read");
   return signals;
 }
 
