@@ -44,9 +44,9 @@ class Display:
         self.every = max(1, steps // 8)
         self.shown = 0  # columns of the live line
 
-    def progress(self, name, row, pause=""):
+    def progress(self, name, row):
         words = (f"{name:12} step {row['step']:4}  loss {row['loss']:.3f}  "
-                 f"{row['members']} workers  {row['tokens_per_s']:7,.0f} tokens/s{pause}")
+                 f"{row['members']} workers  {row['tokens_per_s']:7,.0f} tokens/s")
         if self.live:
             self.stream.write("\r" + words.ljust(self.shown))
             self.shown = len(words)
@@ -183,6 +183,11 @@ class Events:
                     default=0) / 1e6 for epoch in epochs)
         return costs
 
+    def has_recovered(self, epochs):
+        recovered = {item["details"]["epoch"] for item in self.items
+                     if item["kind"] == "recovered"}
+        return bool(epochs) and recovered.issuperset(epochs)
+
     def views_after(self, time_ms, size):
         """The numbers of the views from then on up to the first of this size: workers that start
         together may join one by one."""
@@ -213,6 +218,8 @@ class Script:
         self.open = None  # what has been asked for and not yet happened
 
     def on_step(self, row):
+        if self.done:
+            self.tell(self.done[-1], row)
         if self.open:
             self.look_for_end(row)
         elif self.plan and row["step"] >= self.plan[0][0]:
@@ -242,7 +249,25 @@ class Script:
         self.open["step"] = row["step"]
         self.done.append(self.open)
         self.open = None
-        self.demo.display.say(f"  {row['members']} workers from step {row['step']} on")
+
+    def tell(self, entry, row):
+        """Says what a change cost, once the job has told it; after some steps without that."""
+        if entry.get("told") or (not self.add_costs(entry) and row["step"] < entry["step"] + 5):
+            return
+        entry["told"] = True
+        pause = f", after a pause of {entry['pause_ms']:.1f} ms" if entry["costs_known"] else ""
+        self.demo.display.say(f"  {entry['size']} workers from step {entry['step']} on{pause}")
+
+    def add_costs(self, entry):
+        """What the events tell of a change so far. True if that is all of it."""
+        entry["epochs"] = self.events.views_after(int(entry["time_ms"]), entry["size"])
+        entry.update(self.events.costs_of(entry["epochs"]))
+        noticed = self.events.loss_after(entry["time_ms"])
+        killed = entry["kind"] == "kill"
+        entry["detect_ms"] = max(0.0, noticed - entry["time_ms"]) if killed and noticed else 0.0
+        entry["pause_ms"] = sum(entry[f"{part}_ms"] for part in PAUSE_PARTS[entry["kind"]])
+        entry["costs_known"] = self.events.has_recovered(entry["epochs"])
+        return entry["costs_known"]
 
     def is_over(self):
         return not self.plan and not self.open
@@ -254,16 +279,12 @@ class Script:
             raise DemoError(f"the training ended before its event '{missing}' was over: this "
                             "machine is slow to start workers; give more --steps")
         for entry in self.done:
-            entry["epochs"] = self.events.views_after(int(entry["time_ms"]), entry["size"])
-            entry.update(self.events.costs_of(entry["epochs"]))
-            noticed = self.events.loss_after(entry["time_ms"])
-            killed = entry["kind"] == "kill"
-            entry["detect_ms"] = max(0.0, noticed - entry["time_ms"]) if killed and noticed else 0.0
-            # Where nobody was lost nothing is redone: the next commit is that of the next step.
-            parts = ("detect", "agree", "redo") if killed else ("agree", "transfer")
-            entry["pause_ms"] = sum(entry[f"{part}_ms"] for part in parts)
+            self.add_costs(entry)
 
 
+# Where nobody was lost nothing is redone: the next commit is that of the next step.
+PAUSE_PARTS = {"grow": ("agree", "transfer"), "kill": ("detect", "agree", "redo"),
+               "shrink": ("agree", "transfer")}
 WORDS = {"grow": "2 workers join", "kill": "SIGKILL of a worker", "shrink": "one worker leaves"}
 
 
@@ -314,21 +335,13 @@ class Demo:
                 script = Script(self, job, events)
 
                 def on_step(row):
-                    self.display.progress("elastic", row, self.pause_of(row))
+                    self.display.progress("elastic", row)
                     script.on_step(row)
                     if script.is_over() and self.elastic_options:
                         self.hurry.touch()
                 job.follow(on_step)
             script.complete()
             return job.log.rows, script.done
-
-    @staticmethod
-    def pause_of(row):
-        change = row.get("change")
-        if not change:
-            return ""
-        pause = sum(change[part] for part in ("agree_ms", "redo_ms", "transfer_ms"))
-        return f"  pause {pause:.1f} ms"
 
     def run_undisturbed(self):
         with Job(self, "undisturbed", ["-n", "2"]) as job:

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "pliant/policy/make_policy.h"
 #include "pliant/store/safetensors.h"
 #include "train/registered_memory.h"
 #include "train/training_error.h"
@@ -53,6 +54,12 @@ void add_options(CLI::App& app, ProgramOptions& options) {
   app.add_option("--noise-every", options.noise_every,
                  "takes the gradients' noise scale in every so many steps; 0: never")
       ->capture_default_str();
+  app.add_option(
+         "--policy", options.policies,
+         "decides while it trains, as best_size:min=1,max=4 (docs/POLICIES.md); may be given "
+         "several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--slow-until", options.slow_until,
                  "each step takes 0.1 s longer until this file is there, for trials");
   app.add_option("--save", options.save, "writes the model here at the end, as safetensors");
@@ -64,6 +71,11 @@ TrainerOptions ProgramOptions::trainer_options(uint64_t samples) const {
   options.monitor.noise_every = noise_every;
   for (const Synchronisation way : kWays)
     if (synchronisation == to_string(way)) options.synchronisation.synchronisation = way;
+  for (const std::string& text : policies) {
+    options.policies.push_back(take(make_policy(text)));
+    // Models that may differ cost newcomers more: only for a policy that makes them.
+    if (text.starts_with("synchronisation_by_size")) options.synchronisation.may_switch = true;
+  }
   return options;
 }
 

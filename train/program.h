@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "train/elastic_trainer.h"
 #include "train/training_log.h"
@@ -28,8 +29,9 @@ struct ProgramOptions {
 
   std::string synchronisation = "synchronous";
   uint64_t noise_every = 0;
+  std::vector<std::string> policies = {};  // as make_policy() takes them
 
-  // Of a dataset with so many samples.
+  // Of a dataset with so many samples. Throws TrainingError for a policy that there is not.
   TrainerOptions trainer_options(uint64_t samples) const;
   torch::ScalarType type() const { return dtype == "float64" ? torch::kFloat64 : torch::kFloat32; }
 };

@@ -63,6 +63,7 @@ class Programs(unittest.TestCase):
         self.bad("text is required", gpt, code=2)
         self.bad("--width 10 is no multiple of --heads 4", gpt, docs, "--width", "10")
         self.bad("the log '/nowhere/log' cannot be written", digits, "--log", "/nowhere/log")
+        self.bad("there is no policy 'greed'|greed", digits, "--policy", "greed")
         for words in (["--steps", "0"], ["--dtype", "int8"], ["--lr", "-1"], ["--colour"]):
             self.bad(words[0], digits, *words, code=2)
 

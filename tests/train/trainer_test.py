@@ -53,6 +53,17 @@ class Trainer(unittest.TestCase):
         self.assertLess(models, 1e-5)
 
 
+    def test_policy_decides_on_the_size(self):
+        command = [*DIGITS, "0.01", "--policy", "size_schedule:1@0,2@3"]
+        with TrainJob(["-n", "1", "--min", "1", "--max", "2"], command) as job:
+            job.await_members(2)
+            job.hurry()
+            rows, _ = job.end()
+            self.assertIn("size_schedule", job.text())
+        self.assertEqual(rows[3]["members"], 1)
+        self.assertEqual(sorted(rows), list(range(1, STEPS + 1)))
+
+
 class Cases(unittest.TestCase):
     """trainer_worker.cc: one thing at a time that is not as usual."""
 
@@ -86,7 +97,7 @@ class Cases(unittest.TestCase):
         self.assertAlmostEqual(whole[3], parts[3], delta=1e-11)
 
     def test_more_members_than_samples(self):
-        whole, spread = self.same_on_all_ranks("plain"), self.same_on_all_ranks("plain", 13)
+        whole, spread = self.same_on_all_ranks("few", 1), self.same_on_all_ranks("few", 3)
         self.assertAlmostEqual(whole[3], spread[3], delta=1e-11)
 
     def test_no_gradient_on_one_rank(self):

@@ -16,10 +16,10 @@ using namespace pliant::train;
 using pliant::Session;
 
 constexpr int64_t kSamples = 96;
-constexpr uint64_t kBatch = 12;
 
 // What a test asks for.
 struct Case {
+  uint64_t batch = 12;
   bool nan_on_last_rank = false;     // in the gradient of the first layer, in step 3
   bool skips = false;                // steps with it
   bool unused_on_last_rank = false;  // the second layer has no gradient there
@@ -33,6 +33,7 @@ struct Case {
 Case case_of(const std::string& name) {
   const std::map<std::string, Case> cases = {
       {"plain", {}},
+      {"few", {.batch = 2}},
       {"nan", {.nan_on_last_rank = true}},
       {"skip", {.nan_on_last_rank = true, .skips = true}},
       {"unused", {.unused_on_last_rank = true}},
@@ -83,7 +84,7 @@ class Worker final {
     for (const torch::Tensor& tensor : model_.parameters())
       if (tensor.requires_grad()) trained.push_back(tensor);
     torch::optim::Adam optimizer(trained, 0.02);
-    TrainerOptions options{.data = {.samples = kSamples, .global_batch = kBatch, .epochs = 3},
+    TrainerOptions options{.data = {.samples = kSamples, .global_batch = what_.batch, .epochs = 3},
                            .bucket_bytes = 1,
                            .synchronisation = {.synchronisation = what_.way}};
     if (what_.skips)
