@@ -4,10 +4,18 @@
     bench/python/ddp.py [--np 4 8] [--rounds 5] [--steps 4] [--compute 0 200] [--json out.json]
 
 The gradients are those of ResNet-50 (25.5 million of float32 in 161 tensors). Both groups live in
-the same processes and take turns, with steps that exchange nothing in between; so all three see the
-same machine. `--compute` is how many milliseconds a backward pass of each worker works besides
-writing its gradients: with 0 nothing can hide the exchange. Exposed communication is a step less
-one without exchange. Measure on an idle machine.
+the same processes and take turns; so all see the same machine. `--compute` is how many milliseconds
+a backward pass of each worker works besides writing its gradients: with 0 nothing can hide the
+exchange. The ways:
+
+    none     under no_sync(): DDP does nothing
+    nothing  DDP copies gradients to its buckets and back, but exchanges none
+    gloo     backend "gloo"
+    pliant   backend "pliant"
+    hook     pliant.torch.comm_hook
+
+Exposed communication is a step less one that exchanges nothing. DDP's own copies, which it makes
+with every backend, are in the difference to no_sync(). Measure on an idle machine.
 """
 
 import argparse
@@ -179,26 +187,30 @@ def summary(rows):
                     if (row["np"], row["compute_ms"], row["way"]) == (np, compute, way)}
               for way in WAYS}
         for way in WAYS:
-            exposed = sorted(of[way][n] - of["none"][n] for n in of[way])
+            exposed = sorted(of[way][n] - of["nothing"][n] for n in of[way])
             found.append({"np": np, "compute_ms": compute, "way": way,
                           "step_ms": statistics.median(of[way].values()),
+                          "over_no_sync_ms": statistics.median(of[way][n] - of["none"][n]
+                                                               for n in of[way]),
                           "exposed_ms": statistics.median(exposed),
                           "exposed_min_ms": exposed[0], "exposed_max_ms": exposed[-1]})
     return found
 
 
 def show(found):
-    print(f"{'np':>3} {'compute':>8} {'way':>7} {'step ms':>9} {'exposed ms':>11} "
-          f"{'least..most':>17} {'gloo / this':>12}")
+    print(f"{'np':>3} {'compute':>8} {'way':>8} {'step ms':>8} {'over no_sync':>13} "
+          f"{'exposed ms':>11} {'least..most':>15} {'gloo / this':>12}")
     gloo = {(row["np"], row["compute_ms"]): row["exposed_ms"] for row in found
             if row["way"] == "gloo"}
     for row in found:
-        ratio = ""
-        if row["way"] != "none" and row["exposed_ms"] > 0:
-            ratio = f"{gloo[row['np'], row['compute_ms']] / row['exposed_ms']:.2f}"
-        spread = f"{row['exposed_min_ms']:.1f}..{row['exposed_max_ms']:.1f}"
-        print(f"{row['np']:>3} {row['compute_ms']:>8} {row['way']:>7} {row['step_ms']:>9.1f} "
-              f"{row['exposed_ms']:>11.1f} {spread:>17} {ratio:>12}")
+        ratio = exposed = spread = ""
+        if row["way"] not in ("none", "nothing"):
+            exposed = f"{row['exposed_ms']:.1f}"
+            spread = f"{row['exposed_min_ms']:.1f}..{row['exposed_max_ms']:.1f}"
+            if row["exposed_ms"] > 0:
+                ratio = f"{gloo[row['np'], row['compute_ms']] / row['exposed_ms']:.2f}"
+        print(f"{row['np']:>3} {row['compute_ms']:>8} {row['way']:>8} {row['step_ms']:>8.1f} "
+              f"{row['over_no_sync_ms']:>13.1f} {exposed:>11} {spread:>15} {ratio:>12}")
 
 
 def main():

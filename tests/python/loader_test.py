@@ -40,7 +40,7 @@ class Jobs(unittest.TestCase):
                 job.step_until_members(members - 1, 0)
                 job.step_until(lambda: job.step() >= 20, 0)  # in the second epoch
                 job.resize(members + 1)
-                job.await_started(members + 2)
+                job.await_ready(members + 2)
                 job.step_until_members(members + 1, 0.15)
             job.allow(STEPS)
             self.assertEqual(job.end(None), 0, job.text())

@@ -11,7 +11,7 @@ import time
 import torch
 
 import pliant.torch as pliant
-from python_worker import await_permission, note_start, record
+from python_worker import await_permission, note_ready, record
 
 SAMPLES, EPOCHS, SEED = 120, 3, 11
 
@@ -30,7 +30,6 @@ class Draws:
 def main():
     directory, form, batch, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     ahead, threads = int(sys.argv[5]), int(sys.argv[6])
-    note_start(directory)
     session = pliant.current_session()
     # The gradient of a sample is one in its own place, and what it drew in another.
     weights = torch.nn.Parameter(torch.zeros(2 * SAMPLES, dtype=torch.float64))
@@ -57,6 +56,7 @@ def main():
             counts.add_((weights.grad * step.contributors.samples).round())
 
     session.idle = sit_out
+    note_ready(directory)
     with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=0) as file:
         await_permission(directory, session)
         for epoch in range(1 if form == "one" else EPOCHS):

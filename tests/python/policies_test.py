@@ -20,8 +20,8 @@ class Elastic(unittest.TestCase):
         """Through a newcomer, who gets what the policy remembers, and a death."""
         with PythonJob("policies_worker.py", 2, "--min", "1", "--max", "3") as job:
             job.step_until(lambda: job.step() >= 5, 0)  # now it asks for three
-            job.await_started(3)
-            job.step_until_members(3, 0)
+            job.await_ready(3)
+            job.step_until_members(3, 0.05)
             job.step_until(lambda: job.step() >= 10, 0)  # one dies
             job.allow(1 << 40)
             self.assertEqual(job.end(None), 0, job.text())

@@ -8,7 +8,7 @@ import sys
 import torch
 
 import pliant.torch as pliant
-from python_worker import await_permission, die_at, note_start, record
+from python_worker import await_permission, die_at, note_ready, record
 
 PLAN = {5: {"members": 3}, 14: {"synchronisation": "model_averaging"},
         18: {"synchronisation": "synchronous", "global_batch": 6}, 26: {"stop": True}}
@@ -27,7 +27,6 @@ class Plan(pliant.Policy):
 
 
 def main(directory):
-    note_start(directory)
     session = pliant.current_session()
     torch.manual_seed(session.rank)
     model = torch.nn.Linear(3, 1).double()
@@ -35,6 +34,7 @@ def main(directory):
     optimizer = pliant.Adaptive(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5), model,
                                 policies=[plan])
     loader = pliant.ElasticLoader(torch.arange(600.).view(200, 3).double() / 600, 12, epochs=9)
+    note_ready(directory)
     with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=0) as file:
         await_permission(directory, session)
         for inputs in loader:

@@ -60,10 +60,10 @@ class PythonJob(Job):
         path.with_suffix(".new").write_text(str(steps))
         path.with_suffix(".new").rename(path)
 
-    def await_started(self, count):
-        """Until so many workers in all have imported what they need, which takes long: steps that
-        wait for members must not run out meanwhile."""
-        self.await_that(lambda: len(list(pathlib.Path(self.directory).glob("started-*"))) >= count)
+    def await_ready(self, count):
+        """Until so many workers in all have imported and made what they need, which takes long:
+        steps that wait for members must not run out meanwhile."""
+        self.await_that(lambda: len(list(pathlib.Path(self.directory).glob("ready-*"))) >= count)
 
     def step_until(self, condition, pause=0.02):
         """Lets one step after the other pass, until something has happened; slowly, so that it can

@@ -25,9 +25,9 @@ def hash_of(state):
     return int.from_bytes(hashlib.blake2b(bytes(state), digest_size=8).digest(), "little")
 
 
-def note_start(directory):
-    """Lets the test know that this worker is about to join."""
-    pathlib.Path(directory, f"started-{os.getpid()}").touch()
+def note_ready(directory):
+    """Lets the test know that this worker is about to begin its first step."""
+    pathlib.Path(directory, f"ready-{os.getpid()}").touch()
 
 
 def await_permission(directory, session):

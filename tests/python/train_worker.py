@@ -8,7 +8,7 @@ import sys
 import torch
 
 import pliant.torch as pliant
-from python_worker import await_permission, die_at, note_more, note_start, record
+from python_worker import await_permission, die_at, note_more, note_ready, record
 
 SAMPLES, BATCH, EPOCHS = 500, 24, 10
 
@@ -48,7 +48,6 @@ def flat(model):
 
 
 def train(directory, name):
-    note_start(directory)
     session = pliant.current_session()
     model = network()
     if session.rank != 0:
@@ -58,6 +57,7 @@ def train(directory, name):
     schedule = schedule_of(optimizer)
     session.register_value("schedule", schedule.state_dict, schedule.load_state_dict)
     loader = pliant.ElasticLoader(dataset(), BATCH, seed=3, keep_global_batch=True)
+    note_ready(directory)
     with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=0) as file:
         await_permission(directory, session)
         for _ in range(EPOCHS):

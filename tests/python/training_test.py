@@ -38,7 +38,7 @@ class Elastic(unittest.TestCase):
         with PythonJob("train_worker.py", 2, "--min", "1", "--max", "3", "--restart",
                        arguments=[name]) as job:
             job.step_until(lambda: job.step() >= 10, 0)
-            job.await_started(3)
+            job.await_ready(3)
             job.step_until_members(2, 0.05)
             for happening in happenings:
                 happening(job)
@@ -54,7 +54,7 @@ class Elastic(unittest.TestCase):
     def test_adamw_is_resized_and_loses_a_worker(self):
         def up(job):
             job.resize(3)
-            job.await_started(4)
+            job.await_ready(4)
             job.step_until_members(3, 0.05)
 
         def kill(job):

@@ -45,7 +45,7 @@ class Elastic(unittest.TestCase):
         with PythonJob("ways_worker.py", 3, "--min", "1", "--max", "4", arguments=[way]) as job:
             job.step_until(lambda: job.step() >= 10, 0)
             job.resize(4)
-            job.await_started(5)
+            job.await_ready(5)
             job.step_until_members(4, 0.05)
             os.kill(job.by_last_step()[0], signal.SIGKILL)
             job.step_until_members(3, 0.05)

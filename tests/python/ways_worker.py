@@ -10,7 +10,7 @@ import sys
 import torch
 
 import pliant.torch as pliant
-from python_worker import await_permission, die_at, note_start, record
+from python_worker import await_permission, die_at, note_ready, record
 
 ALPHA, RATE, SIZE, STEPS_MAX = 0.25, 0.125, 6, 40
 
@@ -111,12 +111,12 @@ def rules(way):
 # ---- Elastic -----------------------------------------------------------------------------------
 
 def elastic(directory, way):
-    note_start(directory)
     session = pliant.current_session()
     model = model_of()
     optimizer = wrapped(way, model)
     lines = open(pathlib.Path(directory, f"lines-{os.getpid()}"), "a", buffering=1,
                  encoding="ascii")
+    note_ready(directory)
     with open(os.path.join(directory, "records", str(os.getpid())), "wb", buffering=0) as file:
         await_permission(directory, session)
         for step in session.steps():

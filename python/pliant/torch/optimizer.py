@@ -179,7 +179,8 @@ class ElasticOptimizer(torch.optim.Optimizer):
         """The mean loss of the batch, before step(), for the signals. Does nothing without a
         monitor."""
         if self.session.monitored:
-            self.session.record_loss(float(loss))
+            self.session.record_loss(float(loss.detach() if isinstance(loss, torch.Tensor)
+                                           else loss))
 
     @property
     def last_step(self) -> StepReport:
