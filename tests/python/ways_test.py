@@ -20,8 +20,8 @@ from ways_worker import ALPHA, RATE, STEPS_MAX  # noqa: E402
 class Rules(unittest.TestCase):
     """In a job of fixed size; the workers compare."""
 
-    def check(self, way):
-        done = run_workers(3, "ways_worker.py", "rules", way)
+    def check(self, way, what="rules"):
+        done = run_workers(3, "ways_worker.py", what, way)
         self.assertEqual(done.stdout.count("all right"), 3, done.stdout + done.stderr)
 
     def test_synchronous(self):
@@ -35,6 +35,10 @@ class Rules(unittest.TestCase):
 
     def test_adaptive(self):
         self.check("adaptive")
+
+    def test_compressed_gradients(self):
+        for kind in ("bf16", "int8"):
+            self.check(kind, "compressed")
 
 
 class Elastic(unittest.TestCase):

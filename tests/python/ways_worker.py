@@ -1,6 +1,7 @@
-"""ModelAveraging, PairAveraging and Adaptive on several ranks; see ways_test.py. `rules` compares
-each step with the written rule, in a job of fixed size; `elastic` writes down what each member had
-before and after each step, in one whose members come and go."""
+"""The ways of keeping models together on several ranks; see ways_test.py. `rules` compares each step
+with the written rule, in a job of fixed size; `compressed` trains with gradients that are sent
+smaller; `elastic` writes down what each member had before and after each step, in a job whose
+members come and go."""
 
 import json
 import os
@@ -108,6 +109,27 @@ def rules(way):
     print("all right")
 
 
+def compressed(kind):
+    """Gradients of float32 that are sent smaller: models stay equal, and come where they should."""
+    session = pliant.current_session()
+    model = torch.nn.Linear(SIZE - 1, 1)
+    optimizer = pliant.SynchronousSGD(torch.optim.SGD(model.parameters(), lr=RATE), model,
+                                      compression=kind)
+    for step in session.steps():
+        optimizer.zero_grad()
+        parameters = torch.cat([parameter.reshape(-1) for parameter in model.parameters()])
+        (0.5 * (parameters - target(session.rank, 0).float()).pow(2).sum()).backward()
+        assert optimizer.step()
+        after = everybody(session, "after", flat(model))
+        assert bool((after == after[0]).all()), after
+        session.barrier()
+        if step.number == 80:
+            break
+    middle = sum(target(rank, 0) for rank in range(session.size)) / session.size
+    torch.testing.assert_close(flat(model).double(), middle, rtol=1e-2, atol=1e-2)
+    print("all right")
+
+
 # ---- Elastic -----------------------------------------------------------------------------------
 
 def elastic(directory, way):
@@ -141,5 +163,7 @@ def elastic(directory, way):
 if __name__ == "__main__":
     if sys.argv[1] == "rules":
         rules(sys.argv[2])
+    elif sys.argv[1] == "compressed":
+        compressed(sys.argv[2])
     else:
         elastic(*sys.argv[1:3])
