@@ -90,6 +90,7 @@ CALLS = {
     "monitor_loss": [c_void_p, c_double, c_uint64],
     "last_signals": [c_void_p, POINTER(SignalFields)],
     "last_monitor_costs": [c_void_p, POINTER(MonitorCostFields)],
+    "add_policy": [c_void_p, c_char_p],
     "add_user_policy": [c_void_p, POINTER(PolicyFields)],
     "last_decisions": [c_void_p, POINTER(DecisionsFields)],
     "take_synchronisation": [c_void_p, POINTER(c_int)],

@@ -124,6 +124,12 @@ class Alone(unittest.TestCase):
         self.train(Batch(2), Batch(8))
         self.assertEqual(self.session.global_batch, 2)
 
+    def test_shipped_policies(self):
+        with self.assertRaisesRegex(pliant.Invalid, "best_sise"):
+            self.session.add_policy("best_sise")
+        self.train("size_schedule:1@0", "best_size:max=8")
+        self.assertEqual(self.optimizer.signals.step, 4)
+
     def test_what_goes_wrong_in_a_policy(self):
         class Raises(pliant.Policy):
             def before_step(self, now):
