@@ -1,4 +1,4 @@
-// A worker for trainer_test.py: ElasticTrainer with one thing that is not as usual, which its first
+// A worker for cases_test.py: ElasticTrainer with one thing that is not as usual, which its first
 // argument names. Prints what the test looks at.
 #include <cmath>
 #include <cstdio>
