@@ -165,7 +165,8 @@ class Job:
     def grow(self, members):
         """Asks for more members."""
         if self.contender == "pliant":
-            subprocess.run([str(BUILD / "pliant"), "resize", str(members)], check=True,
+            subprocess.run([str(BUILD / "pliant"), "resize", str(members), "--job",
+                            str(self.launchers[0].pid)], check=True,
                            env=self.environment, stdout=subprocess.DEVNULL)
         else:
             self.start(members - self.members)

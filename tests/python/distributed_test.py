@@ -41,6 +41,20 @@ class Backend(unittest.TestCase):
                 for name in ours:
                     self.equal(name, ours[name], theirs[name])
 
+    def test_names_of_the_backend(self):
+        """Capitals do not matter, and another name is torch's to refuse."""
+        program = ("import torch.distributed as dist, pliant.torch\n"
+                   "dist.init_process_group('PLIANT', store=dist.HashStore(), rank=0,\n"
+                   "                        world_size=1)\n"
+                   "print(dist.get_backend())\n"
+                   "dist.destroy_process_group()\n"
+                   "dist.init_process_group('plaint', store=dist.HashStore(), rank=0,\n"
+                   "                        world_size=1)")
+        done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True,
+                              check=False, env=environment(**VARIABLES), timeout=60)
+        self.assertEqual(done.stdout, "pliant\n", done.stderr)
+        self.assertIn("plaint", done.stderr.splitlines()[-1])
+
     def test_group_of_torch_that_is_not_the_session(self):
         """Two processes of torch that nothing of ours has launched: two sessions of one."""
         program = ("import sys, torch.distributed as dist, pliant.torch\n"

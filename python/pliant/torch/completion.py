@@ -14,7 +14,7 @@ import torch
 
 from ..collectives import Work
 
-_PAUSE_MIN_S, _PAUSE_MAX_S = 20e-6, 1e-3
+_PAUSE_MIN_S, _PAUSE_MAX_S = 20e-6, 200e-6
 _Pending = Tuple[Callable[[], bool], Callable[[], Any], torch.futures.Future]
 
 
