@@ -1,5 +1,5 @@
-"""The ways of keeping models together on several ranks; see ways_test.py. `rules` compares each step
-with the written rule, in a job of fixed size; `compressed` trains with gradients that are sent
+"""The ways of keeping models together on several ranks; see ways_test.py. `rules` compares each
+step with the written rule, in a job of fixed size; `compressed` trains with gradients that are sent
 smaller; `elastic` writes down what each member had before and after each step, in a job whose
 members come and go."""
 
