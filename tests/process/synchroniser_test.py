@@ -334,11 +334,12 @@ class Schedules(Synchronisers):
     def test_without_a_sampler(self):
         for way in (SYNCHRONOUS, MODEL, PAIR):
             with self.subTest(way):
-                job = self.job(3, ["--min", "1", "--max", "3"], "--way", way, "--steps", 40,
-                               "--compute-ms", 1, "--share", "yes")
+                job = self.job(3, ["--min", "1", "--max", "3"], "--way", way, "--compute-ms", 1,
+                               "--share", "yes")
                 job.await_step(10, 3)
                 self.kill(job, 1)
-                self.replay(self.finish(job), sampled=False)
+                job.await_step(job.step() + 10, 2)
+                self.replay(self.finish(job, signal.SIGINT), sampled=False)
 
 
 class Switches(Synchronisers):
@@ -362,14 +363,15 @@ class Switches(Synchronisers):
 
     def test_losses_and_resizes_in_the_midst_of_switches(self):
         ways = [SYNCHRONOUS, PAIR, SYNCHRONOUS, MODEL]
-        switches = ",".join(f"{3 * i}:{ways[i % 4]}" for i in range(1, 80))
+        switches = ",".join(f"{3 * i}:{ways[i % 4]}" for i in range(1, 300))
         job = self.job(4, ["--min", "1", "--max", "8", "--restart"], "--way", MODEL, "--switch",
-                       switches, "--steps", 240, "--compute-ms", 2, "--samples", 240, "--batch", 16)
+                       switches, "--compute-ms", 2, "--samples", 240, "--batch", 16)
         for size in (6, 3, 8, 2, 5):
             job.await_step(job.step() + 6)
             self.kill(job, job.step() % 2)
             job.resize(size)
-        steps = self.replay(self.finish(job))
+        job.await_step(job.step() + 20)
+        steps = self.replay(self.finish(job, signal.SIGINT))
         self.check_samples(steps, 240)
         self.check_equal(steps)
 
@@ -435,13 +437,14 @@ class Compressions(Synchronisers):
 
 class Models(Synchronisers):
     def test_a_pulled_model_is_never_torn(self):
-        job = self.job(3, ["--min", "1", "--max", "4"], "--way", PAIR, "--steps", 60,
-                       "--parameters", 300000, "--type", "f32")
+        job = self.job(3, ["--min", "1", "--max", "4"], "--way", PAIR, "--parameters", 300000,
+                       "--type", "f32")
         job.await_step(10, 3)
         job.resize(4)
         job.await_step(20, 4)
         self.kill(job, 1)
-        records = self.finish(job)
+        job.await_step(job.step() + 20, 3)
+        records = self.finish(job, signal.SIGINT)
         pulled = [line for lines in records.values() for line in lines
                   if line["event"] == "commit" and line["pull"]]
         self.assertGreater(len(pulled), 60)
@@ -454,14 +457,14 @@ class Models(Synchronisers):
 
     def test_a_silent_partner_does_not_hold_a_pull_up(self):
         job = self.job(3, ["--min", "1", "--max", "3", "--heartbeat", "0.2"], "--way", PAIR,
-                       "--steps", 100, "--compute-ms", 5)
+                       "--compute-ms", 5)
         job.await_step(10, 3)
         stopped = job.pids()[1]
         os.kill(stopped, signal.SIGSTOP)
         job.await_step(job.step() + 10, 2)
         os.kill(stopped, signal.SIGCONT)
         job.await_that(lambda: not alive(stopped))
-        self.replay(self.finish(job), sampled=False)
+        self.replay(self.finish(job, signal.SIGINT), sampled=False)
 
 
 class Refusals(Synchronisers):
