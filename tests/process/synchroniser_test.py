@@ -71,10 +71,11 @@ class Step:
         self.begins, self.handed_in, self.commits = {}, {}, {}
         self.last_words = {}  # commits of peers that were gone before the others had committed
 
-    def set_aside(self, after):
-        """Who commits and is gone at once has no part in the next view: the others may have to
-        finish the step without it. Only what they have in common counts."""
-        stays = {peer for peer in self.commits if after and peer in after.begins}
+    def set_aside(self, later):
+        """Who commits and is gone at once has no part in the next view, though it may have begun
+        the next step: the others may have to finish this one without it. What those have in common
+        counts that have committed a later step."""
+        stays = self.commits.keys() & later
         if not stays and self.commits:
             # The last step of the job: whoever is left finishes it with fewer.
             fewest = min(commit["contributors"] for commit in self.commits.values())
@@ -98,8 +99,11 @@ def steps_of(records):
         for line in lines:
             step = steps.setdefault(line["step"], Step())
             getattr(step, places[line["event"]])[peer] = line
-    for number, step in steps.items():
-        step.set_aside(steps.get(number + 1))
+    later = set()
+    for number in sorted(steps, reverse=True):
+        committed = set(steps[number].commits)
+        steps[number].set_aside(later)
+        later |= committed
     return steps
 
 
