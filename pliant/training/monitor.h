@@ -120,6 +120,7 @@ class Monitor final {
   };
 
   Monitor(Session& session, const MonitorOptions& options);
+  void fill_rows(const Step& step);
   // Members of the step before that were lost before this one was begun.
   int losses_before(const Step& step) const;
   void read_rows(const Step& step, std::span<const double> rows);
