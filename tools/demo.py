@@ -163,8 +163,10 @@ class Events:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        if self.process.poll() is None:
+    def __exit__(self, error, *_):
+        if error:
+            self.process.terminate()  # the job is still to be ended
+        elif self.process.poll() is None:
             try:
                 self.process.wait(5)  # it ends with the job
             except subprocess.TimeoutExpired:
