@@ -9,8 +9,8 @@ tuned (it looks after its workers each 100 ms, gives others 1 s to come, and eac
 Under Pliant it is the loop of the README. `kill` kills one of four workers by SIGKILL; `join` makes
 four out of two.
 
-pause: from the kill, or from the last step of the old workers, to the end of the first step of the
-new ones. redone: until the job is further than it was before. The contenders take turns. Times are
+pause: from the kill to the end of the first step without the dead; of a join, the longest time
+without the end of a step. redone: until the job is further than it was before. The contenders take turns. Times are
 the workers' own (CLOCK_MONOTONIC).
 """
 
@@ -249,15 +249,18 @@ def join(contender, arguments):
         asked = time.monotonic()
         job.grow(4)
         job.await_that(lambda rows: any(row[2] == 4 for row in rows))
-        rows = job.rows()
-        begun = min(row[0] for row in rows if row[2] == 4)
-        first = min(row[1] for row in rows if row[2] == 4)
-        reached = max(row[1] for row in rows if row[2] == 2)
-        last = max(row[0] for row in rows if row[2] == 2)
+        rows = sorted(job.rows())
+        begun, first = next((row[0], row[1]) for row in rows if row[2] == 4)
+        until = [row for row in rows if row[0] <= begun]
+        reached = max(row[1] for row in until[:-1])
         job.await_that(lambda now: any(row[1] > reached for row in now if row[2] == 4))
         redone = min(row[0] for row in job.rows() if row[2] == 4 and row[1] > reached)
-        return {"pause_s": begun - last, "redone_s": redone - last, "until_joined_s": begun - asked,
-                "steps_lost": reached + 1 - first, "step_s": step_time(rows, asked)}
+        # The newcomers may come one after the other: the longest time without a step counts.
+        pauses = [after[0] - before[0] for before, after in zip(until, until[1:])
+                  if after[0] > asked]
+        return {"pause_s": max(pauses), "redone_s": max(pauses) + redone - begun,
+                "until_joined_s": begun - asked, "steps_lost": max(0, reached + 1 - first),
+                "step_s": step_time(rows, asked)}
 
 
 def step_time(rows, before):
