@@ -10,8 +10,8 @@ Under Pliant it is the loop of the README. `kill` kills one of four workers by S
 four out of two.
 
 pause: from the kill to the end of the first step without the dead; of a join, the longest time
-without the end of a step. redone: until the job is further than it was before. The contenders take turns. Times are
-the workers' own (CLOCK_MONOTONIC).
+without the end of a step. redone: until the job is further than it was before. The contenders take
+turns. Times are the workers' own (CLOCK_MONOTONIC).
 """
 
 import argparse
