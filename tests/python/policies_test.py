@@ -12,7 +12,7 @@ import torch  # noqa: E402
 
 import pliant.torch as pliant  # noqa: E402
 from pliant import Policy as BasePolicy  # noqa: E402
-from policies_worker import PLAN  # noqa: E402
+from policies_worker import DEATH, PLAN  # noqa: E402
 
 
 class Elastic(unittest.TestCase):
@@ -21,8 +21,8 @@ class Elastic(unittest.TestCase):
         with PythonJob("policies_worker.py", 2, "--min", "1", "--max", "3") as job:
             job.step_until(lambda: job.step() >= 5, 0)  # now it asks for three
             job.await_ready(3)
-            job.step_until_members(3, 0.05)
-            job.step_until(lambda: job.step() >= 10, 0)  # one dies
+            job.step_until_members(3, 0.1)
+            job.step_until(lambda: job.step() >= DEATH, 0)  # one dies
             job.allow(1 << 40)
             self.assertEqual(job.end(None), 0, job.text())
             said = job.text()

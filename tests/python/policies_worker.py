@@ -10,8 +10,10 @@ import torch
 import pliant.torch as pliant
 from python_worker import await_permission, die_at, note_ready, record
 
-PLAN = {5: {"members": 3}, 14: {"synchronisation": "model_averaging"},
-        18: {"synchronisation": "synchronous", "global_batch": 6}, 26: {"stop": True}}
+# The third member has many steps in which to come.
+PLAN = {5: {"members": 3}, 44: {"synchronisation": "model_averaging"},
+        48: {"synchronisation": "synchronous", "global_batch": 6}, 56: {"stop": True}}
+DEATH = 40
 
 
 class Plan(pliant.Policy):
@@ -39,19 +41,19 @@ def main(directory):
         await_permission(directory, session)
         for inputs in loader:
             number = session.step.number
-            expected = "model_averaging" if 14 < number <= 18 else "synchronous"
+            expected = "model_averaging" if 44 < number <= 48 else "synchronous"
             assert optimizer.synchronisation == expected, (number, optimizer.synchronisation)
             optimizer.zero_grad()
             loss = model(inputs).pow(2).mean()
             loss.backward()
             optimizer.record_loss(loss)
-            die_at(directory, session, 10)
+            die_at(directory, session, DEATH)
             if not optimizer.step():
                 break
             now = optimizer.signals
             assert plan.state == {"steps": number} and now.step == number, (plan.state, number)
             assert now.batch == session.step.contributors.samples, now
-            assert now.batch <= (6 if number > 18 else 12), now
+            assert now.batch <= (6 if number > 48 else 12), now
             bits = torch.tensor([now.loss, now.step_seconds, now.samples_per_second])
             record(file, session, session.step, bits.numpy())
             await_permission(directory, session)

@@ -13,7 +13,7 @@ import torch
 import pliant.torch as pliant
 from python_worker import await_permission, die_at, note_ready, record
 
-ALPHA, RATE, SIZE, STEPS_MAX = 0.25, 0.125, 6, 40
+ALPHA, RATE, SIZE, STEPS_MAX = 0.25, 0.125, 6, 120
 
 
 def model_of(seed=5):
