@@ -506,7 +506,8 @@ class Store(unittest.TestCase):
         before = set(os.listdir("/dev/shm"))
         job = Job(self, ["-n", "2"], "hold", 7, 1000, "GO")
         pids = [line["pid"] for line in job.said("kept", 2)]
-        self.assertEqual(len(local_sockets(job.process.pid)), 1)
+        # A connection that a worker has not closed yet bears the name of the store that it is to.
+        self.assertEqual(len(set(local_sockets(job.process.pid))), 1)
         job.go.touch()
         self.assertEqual(job.end(), 0, job.errors)
         self.assertEqual([pid for pid in pids if alive(pid)], [])
