@@ -150,6 +150,11 @@ def store_sockets(pids=None):
     return {name for name, pid in found if pids is None or int(pid) in pids}
 
 
+def shared_files(pids):
+    """What these have open below /dev/shm that bears our name: other jobs run there too."""
+    return {link for link in open_files(pids) if link.startswith("/dev/shm/pliant")}
+
+
 def listening(pids=None):
     """Sockets that listen, as /proc/net/tcp has them: of these processes, or all. With their
     numbers, for somebody else may get the same port."""
@@ -460,7 +465,6 @@ class Store(unittest.TestCase):
 
     def test_a_killed_launcher_leaves_what_is_on_the_disk_and_nothing_else(self):
         """Hosts of their own agents and one in the launcher itself."""
-        shared = set(os.listdir("/dev/shm"))
         for place in (["-n", "2"], hosts("a", "b")):
             with tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory() as files:
                 options = [*place, "--min", "1", "--store-dir", disk, "--store-copies", "2"]
@@ -474,6 +478,8 @@ class Store(unittest.TestCase):
                 self.assertGreaterEqual(len(store_memory(family)), len(names))
                 sockets = store_sockets(family)
                 self.assertEqual(len(sockets), len(names))
+                shared = shared_files(family)
+                self.assertTrue(shared)
                 ports = listening(family)
                 self.assertGreaterEqual(len(ports), 2 * len(names))
                 job.process.kill()
@@ -484,8 +490,7 @@ class Store(unittest.TestCase):
                 # The last thread of a process that is dead already may still be closing them.
                 wait_until(lambda: not sockets & store_sockets(), "no socket of the store is left")
                 wait_until(lambda: not ports & listening(), "nobody listens any more")
-                self.assertEqual([n for n in set(os.listdir("/dev/shm")) - shared
-                                  if "pliant" in n], [])
+                wait_until(lambda: not any(map(os.path.exists, shared)), "its folder is removed")
                 # Its private file is ignored, and goes with the next look.
                 self.assertEqual(job.store("ls", "--job", "train", "/").returncode, 1)
                 self.assertEqual(list((job.folder / "pliant").glob("*.json")), [])
@@ -503,16 +508,16 @@ class Store(unittest.TestCase):
                 again.stop()
 
     def test_nothing_is_left_behind(self):
-        before = set(os.listdir("/dev/shm"))
         job = Job(self, ["-n", "2"], "hold", 7, 1000, "GO")
         pids = [line["pid"] for line in job.said("kept", 2)]
         # A connection that a worker has not closed yet bears the name of the store that it is to.
         self.assertEqual(len(set(local_sockets(job.process.pid))), 1)
+        shared = shared_files(descendants(job.process.pid))
         job.go.touch()
         self.assertEqual(job.end(), 0, job.errors)
         self.assertEqual([pid for pid in pids if alive(pid)], [])
         self.assertEqual(local_sockets(job.process.pid), [])
-        self.assertEqual([n for n in set(os.listdir("/dev/shm")) - before if "pliant" in n], [])
+        self.assertEqual(list(filter(os.path.exists, shared)), [])
         self.assertEqual(list((job.folder / "pliant").glob("*.json")), [])
 
 
