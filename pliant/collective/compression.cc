@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "pliant/base/bf16.h"
+
 namespace pliant {
 namespace {
 
@@ -17,15 +19,6 @@ inline float round_small(float value) {
 }
 
 inline float finite_or_zero(float value) { return value - value == 0.0F ? value : 0.0F; }
-
-inline uint16_t to_bf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  // The carry must not run out of a NaN.
-  return static_cast<uint16_t>(value != value ? 0x7fc0U : rounded);
-}
-
-inline float from_bf16(uint16_t value) { return std::bit_cast<float>(uint32_t{value} << 16); }
 
 struct Block {
   size_t begin = 0;

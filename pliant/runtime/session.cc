@@ -410,9 +410,9 @@ Status Session::measure_links() {
   return {};
 }
 
-std::vector<Link> Session::links() const {
+std::vector<LinkSignals> Session::links() const {
   return impl_->engine->with_loop([&] {
-    std::vector<Link> all;
+    std::vector<LinkSignals> all;
     for (const auto& [hosts, cost] : impl_->model.between)
       all.push_back({hosts.first, hosts.second, cost.latency_s, cost.bytes_per_s});
     return all;

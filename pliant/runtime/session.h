@@ -20,6 +20,7 @@
 #include "pliant/collective/operation.h"
 #include "pliant/data/sampler.h"
 #include "pliant/membership/view.h"
+#include "pliant/policy/signals.h"
 #include "pliant/runtime/options.h"
 #include "pliant/runtime/snapshot.h"
 #include "pliant/runtime/stored_value.h"
@@ -73,15 +74,9 @@ struct StepTimes {
   uint64_t transfer_bytes = 0;
 };
 
-// The way from one host to another.
-struct Link {
-  uint32_t from_host = 0;
-  uint32_t to_host = 0;
-  double latency_seconds = 0;
-  double bytes_per_second = 0;
-
-  bool operator==(const Link&) const = default;
-};
+// True if the view that follows heals it: whoever runs operations between the steps of an elastic
+// job goes on to the next step, which says itself what has become of it.
+bool next_view_heals(const Error& error);
 
 // How many members the job may have; a maximum of 0: it was not said.
 struct SizeLimits {
@@ -245,7 +240,7 @@ class Session {
   Status measure_links();
   // What the last measurement found, by the numbers of hosts; empty before the first. The same on
   // all members, newcomers included.
-  std::vector<Link> links() const;
+  std::vector<LinkSignals> links() const;
   // How many measurements there were in the life of the job.
   uint64_t links_measured() const;
   // What `auto` would do now and why: "ring: 16 MiB over 4 hosts, predicted 3.1 ms".

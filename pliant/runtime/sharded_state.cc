@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "pliant/base/bf16.h"
 #include "pliant/base/bytes.h"
 #include "pliant/base/check.h"
 #include "pliant/tensor/layout_json.h"
@@ -36,12 +37,6 @@ template <typename T>
 void fill_with(std::span<std::byte> memory, T value) {
   for (size_t at = 0; at + sizeof value <= memory.size(); at += sizeof value)
     std::memcpy(memory.data() + at, &value, sizeof value);
-}
-
-uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (value != value) return 0x7fc0;
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 // The memory is zero when it comes.

@@ -16,15 +16,16 @@ constexpr size_t kViewsKept = 16;
 constexpr uint64_t kSettingsBytesMax = uint64_t{64} << 20;
 constexpr Duration kProgressEvery = std::chrono::milliseconds(100);
 
-// The next view heals it.
-// By the next view, which a job of fixed size will not have.
-bool repairable(const Error& error, bool elastic) {
-  // After a timeout: whoever did not do its part was reported, and the next view is without it.
-  return elastic && (error.code == Code::kPeerLost || error.code == Code::kStaleEpoch ||
-                     error.code == Code::kTimeout);
-}
+// A job of fixed size will not have another view.
+bool repairable(const Error& error, bool elastic) { return elastic && next_view_heals(error); }
 
 }  // namespace
+
+bool next_view_heals(const Error& error) {
+  // After a timeout: whoever did not do its part was reported, and the next view is without it.
+  return error.code == Code::kPeerLost || error.code == Code::kStaleEpoch ||
+         error.code == Code::kTimeout;
+}
 
 Steps::Steps(StepGround& ground, PeerId self, Options options)
     : ground_(ground), self_(self), options_(std::move(options)) {}

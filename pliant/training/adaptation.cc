@@ -15,12 +15,6 @@ constexpr uint64_t kProposeAgainSteps = 100;
 constexpr size_t kTopologyBytesMax = size_t{1} << 20;
 constexpr uint8_t kNoSynchronisation = UINT8_MAX;
 
-// The next view heals it; the step that is open says so itself.
-bool heals(const Error& error) {
-  return error.code == Code::kPeerLost || error.code == Code::kStaleEpoch ||
-         error.code == Code::kTimeout;
-}
-
 }  // namespace
 
 Adaptation::Adaptation(Session& session, Monitor& monitor, Policies policies,
@@ -267,7 +261,7 @@ Status Adaptation::carry_out(Step& step) {
 
 Status Adaptation::finish_collective(const Status& status, const char* what) {
   if (status.ok()) return {};
-  if (heals(status.error())) return {};
+  if (next_view_heals(status.error())) return {};
   if (status.code() != Code::kInvalid) return status.error();
   // The others may have been interrupted before they knew: the step tells them.
   monitor_.refuse();

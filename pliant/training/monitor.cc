@@ -250,9 +250,7 @@ void Monitor::read_rows(const Step& step, std::span<const double> rows) {
   next.reduced_bytes = reduced_bytes_;
   next.synchronisation = synchronisation_;
   next.topology = session_.strategy();
-  for (const Link& link : session_.links())
-    next.links.push_back(
-        {link.from_host, link.to_host, link.latency_seconds, link.bytes_per_second});
+  next.links = session_.links();
   state_.samples_committed += next.batch;
   next.samples_committed = state_.samples_committed;
   signals_ = std::move(next);
