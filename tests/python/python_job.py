@@ -55,6 +55,21 @@ class PythonJob(Job):
                     sys.executable, str(HERE / script), self.directory, *arguments]
         super().__init__(PROGRAM, members, run_options, command=command)
 
+    def ends(self, test):
+        """Lets it run to its end; what the workers that saw it have left there, as bytes. All have
+        committed the same states."""
+        self.allow(1 << 40)
+        test.assertEqual(self.end(None), 0, self.text())
+        test.assertNotIn("exited with code", self.text())
+        states = {}
+        for commits in self.records().values():
+            for commit in commits:
+                states.setdefault(commit["step"], set()).add(commit["state"])
+        test.assertEqual([step for step, found in states.items() if len(found) > 1], [])
+        ends = [path.read_bytes() for path in pathlib.Path(self.directory).glob("end-*")]
+        test.assertTrue(ends, self.text())
+        return ends
+
     def allow(self, steps):
         path = pathlib.Path(self.directory, "allowed")
         path.with_suffix(".new").write_text(str(steps))
