@@ -25,6 +25,7 @@
 #include "pliant/collective/group.h"
 #include "pliant/collective/reduce.h"
 #include "pliant/collective/schedule.h"
+#include "pliant/collective/slot_writes.h"
 #include "pliant/transport/shm/segment.h"
 
 namespace pliant {
@@ -116,6 +117,7 @@ class HostExchange {
   void keep_outputs_private() { private_outputs_ = true; }
   bool private_outputs() const { return private_outputs_; }
 
+  SlotWrites& slot_writes() { return slot_writes_; }
   Segment& own() const { return *memory_.own; }
   ControlArea& control() const { return ControlArea::of(memory_.own->control()); }
   // Finds a peer's channel for the key; false while it has none.
@@ -159,6 +161,7 @@ class HostExchange {
   std::vector<std::span<std::byte>> idle_results_;
   std::vector<std::span<std::byte>> idle_staging_;
   std::vector<Waiting> waiting_staging_;
+  SlotWrites slot_writes_;
 };
 
 // One call. begin(), then ready() until it is true, then post(); meet() until it is true, then
@@ -232,6 +235,8 @@ class HostCall {
   Outcome staged_reduce(size_t lane, uint8_t& stage, std::byte* partial);
   Outcome staged_deliver(size_t lane, uint8_t& stage);
   void stage_result(size_t lane, std::byte* partial);
+  void write_slot(size_t lane, const std::byte* from, size_t bytes);
+  size_t call_bytes() const { return call_.count * element_bytes_; }
 
   HostExchange* host_ = nullptr;
   HostBinding* binding_ = nullptr;

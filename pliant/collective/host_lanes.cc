@@ -203,6 +203,16 @@ std::byte* HostCall::slot_of(size_t member, size_t lane) const {
          slot * schedule_->chunk_elements * element_bytes_;
 }
 
+void HostCall::write_slot(size_t lane, const std::byte* from, size_t bytes) {
+  std::byte* const to = slot_of(binding_->self, lane);
+  if (bytes < SlotWrites::kBytesMin) return copy_bytes(to, from, bytes, false);
+  SlotWrites& writes = host_->slot_writes();
+  const bool stream = writes.stream_next(call_bytes());
+  const Instant begun = now();
+  copy_bytes(to, from, bytes, stream);
+  writes.took(call_bytes(), stream, bytes, now() - begun);
+}
+
 HostCall::Outcome HostCall::staged_reduce(size_t lane, uint8_t& stage, std::byte* partial) {
   const LaneRange range = range_of(*schedule_, lane);
   const Block& block = schedule_->blocks[range.block];
@@ -220,8 +230,7 @@ HostCall::Outcome HostCall::staged_reduce(size_t lane, uint8_t& stage, std::byte
     }
     if (!mine) {
       if (block.host.reduce) {
-        copy_bytes(slot_of(binding_->self, lane), own_input(block, range),
-                   range.count * element_bytes_, false);
+        write_slot(lane, own_input(block, range), range.count * element_bytes_);
         slot.deposited.fetch_add(1, std::memory_order_acq_rel);
         host_->notify(*binding_);
       }
@@ -263,14 +272,14 @@ void HostCall::stage_result(size_t lane, std::byte* partial) {
       if (others_receive) outputs_.push_back(own_slot);
     }
     const bool stream = stream_;
-    stream_ = false;  // the slot is read again at once
+    stream_ = host_->slot_writes().streams(call_bytes());
     reduce_into(range, partial != nullptr);
     stream_ = stream;
     if (partial != nullptr) return;
   } else {
     const size_t bytes = range.count * element_bytes_;
     const std::byte* from = own_input(block, range);
-    if (others_receive) copy_bytes(own_slot, from, bytes, false);
+    if (others_receive) write_slot(lane, from, bytes);
     if (receives(block) && own_output(block, range) != from)
       copy_bytes(own_output(block, range), from, bytes, stream_);
   }
@@ -285,8 +294,7 @@ HostCall::Outcome HostCall::staged_deliver(size_t lane, uint8_t& stage) {
   StageSlot& slot = words(lane);
   if (stage == kDelivered) return Outcome::kDone;
   if (stage == kAwaitDelivery) {
-    if (!call_.shared_result && members() > 1)
-      copy_bytes(slot_of(binding_->self, lane), own_output(block, range), bytes, false);
+    if (!call_.shared_result && members() > 1) write_slot(lane, own_output(block, range), bytes);
     slot.reduced.store((use_of(lane) + 1) << 16 | binding_->self, std::memory_order_release);
     host_->notify(*binding_);
     stage = kDelivered;
