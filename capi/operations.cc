@@ -2,6 +2,7 @@
 // Operation, and two places run or start it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "capi/handles.h"
@@ -222,6 +223,13 @@ pliant_status pliant_work_wait(pliant_work* work) {
 pliant_status pliant_work_test(const pliant_work* work, int* done) {
   return guarded(__func__, kNoView, {{work, "work"}, {done, "result"}}, [&] {
     *done = work->work.done() ? 1 : 0;
+    return Status{};
+  });
+}
+
+pliant_status pliant_await_works(pliant_session* session, uint64_t* finished, double seconds) {
+  return guarded(__func__, session, {{finished, "result"}}, [&] {
+    *finished = session->session->await_works(*finished, from_seconds(std::max(0.0, seconds)));
     return Status{};
   });
 }

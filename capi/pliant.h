@@ -510,6 +510,13 @@ PLIANT_API pliant_status pliant_work_wait(pliant_work* work);
 /* Sets `*done` to 1 if the operation has finished, else to 0. Never blocks. */
 PLIANT_API pliant_status pliant_work_test(const pliant_work* work, int* done);
 
+/* For a thread that looks after many works: waits, helping them along, until one of the session's
+ * works has finished, for `seconds` at most. `*finished` is how many the caller knows to have
+ * finished, 0 at first, and becomes how many have; if they differ already, this returns at once. So
+ * no work is missed by looking at all of them before each call. */
+PLIANT_API pliant_status pliant_await_works(pliant_session* session, uint64_t* finished,
+                                            double seconds);
+
 /* Waits until the operation has finished, so that its buffers are safe to free, then frees the work
  * and returns the operation's outcome, as pliant_work_wait() does. Does nothing for null. */
 PLIANT_API pliant_status pliant_work_destroy(pliant_work* work);

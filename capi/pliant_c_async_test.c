@@ -106,6 +106,47 @@ static void test_name_in_flight(void) {
   free(numbers);
 }
 
+/* One thread looks after several works that finish in an order of their own. */
+static void test_await_works(void) {
+  enum { kWorks = 5 };
+  pliant_work* works[kWorks];
+  float* numbers[kWorks];
+  uint64_t finished = 0;
+  OK(pliant_await_works(session, &finished, 0)); /* what earlier tests have started */
+  const uint64_t before = finished;
+  OK(pliant_await_works(session, &finished, 0.001));
+  CHECK(finished == before);
+  for (int k = 0; k < kWorks; ++k) {
+    const int w = rank % 2 ? kWorks - 1 - k : k;
+    const char name[] = {'w', (char)('0' + w), 0};
+    const size_t count = kLarge / (size_t)(w + 1);
+    numbers[w] = room(count * sizeof **numbers);
+    for (size_t i = 0; i < count; ++i) numbers[w][i] = 1;
+    OK(pliant_all_reduce_async(session, NULL, name, NULL, numbers[w], count, PLIANT_F32, PLIANT_SUM,
+                               &works[w]));
+  }
+  for (int left = kWorks; left > 0;) {
+    int ended = 0;
+    for (int w = 0; w < kWorks; ++w) {
+      int done = 0;
+      if (works[w] != NULL) OK(pliant_work_test(works[w], &done));
+      if (!done) continue;
+      OK(pliant_work_destroy(works[w]));
+      works[w] = NULL;
+      ++ended;
+    }
+    left -= ended;
+    if (ended == 0) OK(pliant_await_works(session, &finished, 60));
+  }
+  OK(pliant_await_works(session, &finished, 0));
+  CHECK(finished == before + kWorks);
+  for (int w = 0; w < kWorks; ++w) {
+    CHECK(numbers[w][kLarge / (size_t)(w + 1) - 1] == (float)size);
+    free(numbers[w]);
+  }
+  INVALID(pliant_await_works(session, NULL, 1), "null");
+}
+
 /* Calls that differ fail on every rank, and the session goes on. */
 static void test_mismatch(void) {
   if (size == 1) return;
@@ -211,6 +252,7 @@ int main(void) {
   open_session();
   test_all_forms();
   test_name_in_flight();
+  test_await_works();
   test_mismatch();
   test_strategy();
   test_store();

@@ -395,13 +395,15 @@ void Engine::report(const Error& error) {
 
 void Engine::start(const Operation& operation, const Group& group, Execution::Done done) {
   const std::lock_guard guard(loop_);
-  if (newer_view() || candidate_) return done(stale(), nullptr);
-  auto begun = executor_->begin(operation, group,
-                                [this, done](const Status& status, const std::byte* result) {
-                                  if (!status.ok()) report_held(status.error());
-                                  done(status, result);
-                                });
-  if (!begun) return done(begun.error(), nullptr);
+  const auto end = [this, done](const Status& status, const std::byte* result) {
+    if (!status.ok()) report_held(status.error());
+    done(status, result);
+    ++ended_;
+    one_ended_.notify_all();
+  };
+  if (newer_view() || candidate_) return end(stale(), nullptr);
+  auto begun = executor_->begin(operation, group, end);
+  if (!begun) return end(begun.error(), nullptr);
   if ((*begun)->finished()) return;
   executor_->adopt(**begun, now());
   if (sleeping_) nudge();
@@ -411,6 +413,14 @@ void Engine::wait(const std::atomic<bool>& done) {
   if (done.load(std::memory_order_acquire)) return;
   if (!drive([&] { return done.load(std::memory_order_acquire); }))
     done.wait(false, std::memory_order_acquire);
+}
+
+uint64_t Engine::await_ended(uint64_t known, Duration longest) {
+  const Instant give_up = now() + longest;
+  if (transports_) drive([&] { return ended_ != known; });  // alone, operations end at once
+  std::unique_lock guard(loop_);
+  one_ended_.wait_until(guard, give_up, [&] { return ended_ != known; });
+  return ended_;
 }
 
 // ---- Values of peers --------------------------------------------------------------------------

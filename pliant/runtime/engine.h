@@ -65,6 +65,9 @@ class Engine final : private Sink, public StepGround {
   void start(const Operation& operation, const Group& group, Execution::Done done) override;
   // Waits until `done` is set by a callback, working meanwhile.
   void wait(const std::atomic<bool>& done) override;
+  // Waits, working, until the number of started operations that have ended is not `known` any more,
+  // or for so long; returns it.
+  uint64_t await_ended(uint64_t known, Duration longest);
 
   bool newer_view() const override {
     return newest_epoch_.load(std::memory_order_acquire) != installed_epoch_;
@@ -165,6 +168,8 @@ class Engine final : private Sink, public StepGround {
   Status out_;                                // why this member does not count any more
   std::string paused_;                        // why no view comes; empty: one is expected
   std::condition_variable_any view_changed_;  // with the loop
+  uint64_t ended_ = 0;                        // operations that were started; guarded by the loop
+  std::condition_variable_any one_ended_;     // with the loop
   int spins_ = 0;                             // looks at shared memory before giving the core away
   int pollers_ = 0;                           // callers that work on the loop; guarded by it
   bool sleeping_ = false;                     // the background thread; guarded by the loop

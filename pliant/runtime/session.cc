@@ -271,6 +271,10 @@ Work Session::start(const Operation& operation, const Group& group) {
   return work;
 }
 
+uint64_t Session::await_works(uint64_t known, Duration longest) {
+  return impl_->engine->await_ended(known, longest);
+}
+
 bool Work::done() const {
   return state_ == nullptr || state_->done.load(std::memory_order_acquire);
 }

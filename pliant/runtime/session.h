@@ -213,6 +213,9 @@ class Session {
   // Starts one and returns at once.
   Work start(const Operation& operation);
   Work start(const Operation& operation, const Group& group);
+  // For a thread that looks after many works: waits until the number of those that have ended is
+  // not `known` any more, or for so long, and returns it. It helps them along meanwhile.
+  uint64_t await_works(uint64_t known, Duration longest);
 
   // The common calls, over the world.
   Status all_reduce(std::string_view name, const void* input, void* output, size_t count,

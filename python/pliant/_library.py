@@ -127,6 +127,7 @@ _CALLS = {
     "work_wait": [c_void_p],
     "work_test": [c_void_p, POINTER(c_int)],
     "work_destroy": [c_void_p],
+    "await_works": [c_void_p, POINTER(c_uint64), c_double],
     "set_strategy": [c_void_p, c_char_p],
     "strategy": [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)],
     "measure_links": [c_void_p],

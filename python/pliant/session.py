@@ -111,6 +111,7 @@ class Session(Collectives, Monitoring):
         self._values: List[_Value] = []
         self._on_close: List[Callable[[], None]] = []
         self._together: Optional[Synchroniser] = None
+        self._completion: Any = None  # of pliant.torch
         #: The number of samples of an epoch, if use_sampler() was called; otherwise 0.
         self.samples = 0
         #: Samples in all committed steps of the job, whoever its members were.
@@ -150,6 +151,11 @@ class Session(Collectives, Monitoring):
     def on_close(self, call: Callable[[], None]) -> None:
         """Has `call` run when the session is about to be closed, the last one first."""
         self._on_close.append(call)
+
+    def _await_works(self, finished: ctypes.c_uint64, seconds: float) -> None:
+        """Waits for a work that is not counted yet, and counts it; see pliant_await_works."""
+        live = self._live()
+        check(self._library.await_works(live, finished, seconds), live)
 
     def __enter__(self) -> "Session":
         return self

@@ -41,6 +41,14 @@ class Backend(unittest.TestCase):
                 for name in ours:
                     self.equal(name, ours[name], theirs[name])
 
+    def test_a_peer_that_leaves_is_an_error_of_backward(self):
+        """torch's C++ waits for our futures, and must see an error there."""
+        for way in ("backend", "hook"):
+            done = run_workers(2, "leaving_worker.py", way)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("backward has failed: ", done.stdout)
+            self.assertIn("rank 1 (host localhost", done.stdout)
+
     def test_names_of_the_backend(self):
         """Capitals do not matter, and another name is torch's to refuse."""
         program = ("import torch.distributed as dist, pliant.torch\n"

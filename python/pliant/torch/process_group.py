@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 from ..collectives import Collectives, Work
 from ..errors import Invalid, PliantError
-from ..session import current_session
-from .completion import completion
+from ..session import Session, current_session
+from .completion import completion_of
 
 # C++ may hold a work whose Python half nobody holds any more, and would then wait in vain.
 _WORKS_KEPT = 64
@@ -31,14 +31,15 @@ _OPS = [(dist.ReduceOp.SUM, "sum"), (dist.ReduceOp.AVG, "mean"), (dist.ReduceOp.
 class PliantWork(dist.Work):
     """What torch waits for: some works of ours, and what is left to do after them."""
 
-    def __init__(self, works: List[Work], outputs: Any,
+    def __init__(self, session: Session, works: List[Work], outputs: Any,
                  finish: Optional[Callable[[], None]] = None, source: int = -1) -> None:
         super().__init__()
+        self._session = session
         self._works = works
         self._outputs = outputs
         self._finish = finish
         self._source = source
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a future may be ready at once
         self._future: Optional[torch.futures.Future] = None
 
     def wait(self, timeout: Any = None) -> bool:
@@ -89,7 +90,8 @@ class PliantWork(dist.Work):
         """A future with the outputs."""
         with self._lock:
             if self._future is None:
-                self._future = completion.add(self.is_completed, self.result)
+                self._future = completion_of(self._session).add(self.is_completed,
+                                                                 self.result)
             return self._future
 
 
@@ -334,7 +336,7 @@ class ProcessGroupPliant(dist.ProcessGroup):
 
     def _work(self, works: List[Work], outputs: Any,
               finish: Optional[Callable[[], None]] = None, source: int = -1) -> PliantWork:
-        made = PliantWork(works, outputs, finish, source)
+        made = PliantWork(self._members._session, works, outputs, finish, source)
         self._kept.append(made)
         return made
 
