@@ -114,6 +114,7 @@ class Execution {
   bool advance_settling();
   bool advance_meeting();
   void enter_lanes();
+  bool pause() const;
   bool advance_lanes();
   bool advance_lane(size_t index, Lane& lane);
   bool run_step(size_t index, Lane& lane, const Action& step, const LaneRange& range,
@@ -153,7 +154,8 @@ class Execution {
   HostBinding* host_binding_ = nullptr;
   const Schedule* schedule_ = nullptr;
 
-  Operation operation_;  // its name and counts are not kept: see name_ and schedule_
+  bool starting_ = false;  // its caller does not wait for it
+  Operation operation_;    // its name and counts are not kept: see name_ and schedule_
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
   size_t input_elements_ = 0;
