@@ -21,6 +21,8 @@ from ..errors import Invalid, PliantError
 from ..session import Session, current_session
 from .completion import completion_of
 
+# Names come again after so many operations; as many can be in flight, of messages between each two.
+_NAMES = 1024
 # C++ may hold a work whose Python half nobody holds any more, and would then wait in vain.
 _WORKS_KEPT = 64
 
@@ -328,11 +330,11 @@ class ProcessGroupPliant(dist.ProcessGroup):
     def _next(self) -> str:
         """The name of the next operation: torch has all members issue them in one order."""
         self._count += 1
-        return f"{self._name}/{self._count}"
+        return f"{self._name}/{self._count % _NAMES}"
 
     def _message(self, source: int, to: int, tag: int) -> str:
         self._messages[source, to, tag] += 1
-        return f"{self._name}/{source}>{to}/{tag}/{self._messages[source, to, tag]}"
+        return f"{self._name}/{source}>{to}/{tag}/{self._messages[source, to, tag] % _NAMES}"
 
     def _work(self, works: List[Work], outputs: Any,
               finish: Optional[Callable[[], None]] = None, source: int = -1) -> PliantWork:
