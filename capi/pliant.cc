@@ -296,6 +296,25 @@ pliant_status pliant_release(pliant_session* session, void* memory) {
   });
 }
 
+pliant_status pliant_share(pliant_session* session, void* memory, size_t bytes) {
+  return guarded(__func__, session, {{memory, "memory"}}, [&] {
+    return session->session->share({static_cast<std::byte*>(memory), bytes});
+  });
+}
+
+pliant_status pliant_unshare(pliant_session* session, void* memory) {
+  return guarded(__func__, session, {{memory, "memory"}},
+                 [&] { return session->session->unshare(static_cast<std::byte*>(memory)); });
+}
+
+pliant_status pliant_is_registered(pliant_session* session, const void* memory, size_t bytes,
+                                   int* registered) {
+  return guarded(__func__, session, {{memory, "memory"}, {registered, "result"}}, [&] {
+    *registered = session->session->is_registered(memory, bytes) ? 1 : 0;
+    return Status{};
+  });
+}
+
 // ---- Groups -----------------------------------------------------------------------------------
 
 pliant_status pliant_group_create(pliant_session* session, const int* ranks, int count,

@@ -180,6 +180,17 @@ PLIANT_API pliant_status pliant_epoch(const pliant_session* session, uint32_t* e
  * session. PLIANT_OVERLOADED if the limit is reached. */
 PLIANT_API pliant_status pliant_allocate(pliant_session* session, size_t bytes, void** memory);
 
+/* Makes memory of the caller's own registered memory, where it is and with what it holds. It starts
+ * a page and was mapped for itself (mmap), since the whole of its last page is taken; nobody uses
+ * it during the call. It stays mapped until pliant_unshare(), which makes it private again, or
+ * until the session is closed. */
+PLIANT_API pliant_status pliant_share(pliant_session* session, void* memory, size_t bytes);
+PLIANT_API pliant_status pliant_unshare(pliant_session* session, void* memory);
+
+/* Sets `*registered` to 1 if all of this memory is registered, else to 0. */
+PLIANT_API pliant_status pliant_is_registered(pliant_session* session, const void* memory,
+                                              size_t bytes, int* registered);
+
 /* Gives registered memory back: the pointer that pliant_allocate() gave, which no operation in
  * flight uses. PLIANT_INVALID for any other pointer; does nothing for null. */
 PLIANT_API pliant_status pliant_release(pliant_session* session, void* memory);

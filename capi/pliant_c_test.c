@@ -2,7 +2,10 @@
  * `pliant run -n N -- program`. */
 #define _POSIX_C_SOURCE 200809L
 
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "c_test.h"
 
@@ -220,6 +223,32 @@ static void test_registered_memory(void) {
   OK(pliant_allocate(session, 0, &empty));
   OK(pliant_release(session, empty));
   expect_status(pliant_allocate(session, SIZE_MAX, &empty), PLIANT_OVERLOADED, "huge", __LINE__);
+}
+
+/* Pages of the program's own, reduced where they are. */
+static void test_shared_pages(void) {
+  const size_t count = kLarge;
+  float* numbers = mmap(NULL, count * sizeof *numbers, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(numbers != MAP_FAILED);
+  int registered = -1;
+  for (size_t i = 0; i < count; ++i) numbers[i] = (float)(i % 5);
+  OK(pliant_is_registered(session, numbers, count * sizeof *numbers, &registered));
+  CHECK(registered == 0);
+  OK(pliant_share(session, numbers, count * sizeof *numbers));
+  OK(pliant_is_registered(session, numbers, count * sizeof *numbers, &registered));
+  CHECK(registered == 1);
+  INVALID(pliant_share(session, numbers, 1), "shared already");
+  OK(pliant_all_reduce(session, NULL, "pages", NULL, numbers, count, PLIANT_F32, PLIANT_SUM));
+  for (size_t i = 0; i < count; ++i) CHECK(numbers[i] == (float)size * (float)(i % 5));
+  OK(pliant_barrier(session, NULL, "seen"));
+  OK(pliant_unshare(session, numbers));
+  for (size_t i = 0; i < count; ++i) CHECK(numbers[i] == (float)size * (float)(i % 5));
+  OK(pliant_all_reduce(session, NULL, "pages", NULL, numbers, count, PLIANT_F32, PLIANT_MAX));
+  INVALID(pliant_unshare(session, numbers), "not shared");
+  INVALID(pliant_share(session, (char*)numbers + 8, 8), "starts a page");
+  INVALID(pliant_share(session, NULL, 8), "null");
+  munmap(numbers, count * sizeof *numbers);
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */
@@ -533,6 +562,7 @@ int main(void) {
   test_options();
   test_place();
   test_registered_memory();
+  test_shared_pages();
   test_types();
   test_rooted();
   test_all_blocks();

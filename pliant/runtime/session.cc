@@ -207,6 +207,16 @@ Result<std::span<std::byte>> Session::allocate(size_t bytes) {
   return impl_->engine->segment().allocate(bytes);
 }
 
+Status Session::share(std::span<std::byte> memory) {
+  return impl_->engine->segment().adopt(memory.data(), memory.size());
+}
+
+bool Session::is_registered(const void* memory, size_t bytes) const {
+  return impl_->engine->segment().contains(memory, bytes);
+}
+
+Status Session::unshare(std::byte* memory) { return impl_->engine->segment().surrender(memory); }
+
 void Session::release(std::span<std::byte> memory) {
   impl_->engine->segment().release(memory.data());
 }

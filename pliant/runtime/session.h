@@ -184,6 +184,11 @@ class Session {
   // Memory that the peers of this host can reach: operations on it make no copy. Aligned to 64
   // bytes, zeroed. Any part of it may be used as a buffer. Freed by release() or with the session.
   Result<std::span<std::byte>> allocate(size_t bytes);
+  // Makes whole pages of the caller's own registered memory, where they are and with what they
+  // hold; see Segment::adopt. They are private again after unshare().
+  Status share(std::span<std::byte> memory);
+  Status unshare(std::byte* memory);
+  bool is_registered(const void* memory, size_t bytes) const;
   void release(std::span<std::byte> memory);
   // Gives the pages of a part of such memory back before the rest; they read as zeroes then.
   void discard(std::span<std::byte> part);

@@ -112,6 +112,7 @@ class Session(Collectives, Monitoring):
         self._on_close: List[Callable[[], None]] = []
         self._together: Optional[Synchroniser] = None
         self._completion: Any = None  # of pliant.torch
+        self._buckets: Dict[int, Any] = {}  # of DDP
         #: The number of samples of an epoch, if use_sampler() was called; otherwise 0.
         self.samples = 0
         #: Samples in all committed steps of the job, whoever its members were.
@@ -252,6 +253,36 @@ class Session(Collectives, Monitoring):
         assert memory.value is not None
         view = self._seen(memory.value, count * kind.size, self._release)
         return memoryview(view).cast("B").cast(FORMATS[kind])
+
+    def share(self, buffer: Any) -> None:
+        """Makes memory of the caller's own registered memory, where it is: whole pages that were
+        mapped for it alone, as mmap gives them. It stays mapped until unshare()."""
+        memory = writable_buffer_of(buffer, "the buffer", "u8")
+        self._share(memory.address, memory.count)
+
+    def unshare(self, buffer: Any) -> None:
+        """Makes such memory private again, with what it holds."""
+        live = self._live()
+        check(self._library.unshare(live, buffer_of(buffer, "the buffer", "u8").address), live)
+
+    def is_registered(self, buffer: Any) -> bool:
+        """True if operations on all of it make no copy: memory of allocate() or share()."""
+        memory = buffer_of(buffer, "the buffer", "u8")
+        found = ctypes.c_int()
+        live = self._live()
+        check(self._library.is_registered(live, memory.address, memory.count, found), live)
+        return found.value != 0
+
+    def _share(self, address: int, size: int) -> None:
+        live = self._live()
+        check(self._library.share(live, address, size), live)
+
+    def _unshare(self, address: int) -> None:
+        """The same at the end of the memory's life; after that of the session there is nothing to
+        do."""
+        with self._lock:
+            if self._handle is not None and self._is_ours():
+                self._library.unshare(self._handle, address)
 
     def _seen(self, address: int, size: int, end: Callable[[int], None]) -> Any:
         """Memory of the core that counts as seen while the returned object, or anything that was

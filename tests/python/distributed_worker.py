@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import pliant.torch
+from pliant.session import current_session
 
 backend, path = sys.argv[1:3]
 dist.init_process_group(backend)
@@ -145,7 +146,31 @@ def train(hook):
     return [parameter.detach() for parameter in model.parameters()]
 
 
+def train_large(hook):
+    """Buckets that are worth being moved to registered memory, and their end."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(700, 700).double()
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    registered = []
+
+    def watched(session, bucket):
+        done = pliant.torch.comm_hook(session, bucket)
+        registered.append(current_session().is_registered(bucket.buffer()))
+        return done
+
+    watched.__annotations__ = pliant.torch.comm_hook.__annotations__
+    if hook:
+        parallel.register_comm_hook(None, watched)
+    for step in range(5):
+        parallel(tensor(1400).view(2, 700) + step).pow(2).mean().backward()
+    assert not hook or registered == [False] + [True] * 4 or registered == [False] * 2 + [True] * 3
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    return gradients
+
+
 results["trained"] = train(hook=False)
+for _ in range(2):
+    results["trained in large buckets"] = train_large(hook=ours)
 results["trained with the hook"] = train(hook=ours)
 collectives("world", None, list(range(size)))
 some = [0, size - 1]

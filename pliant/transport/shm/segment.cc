@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <new>
 
@@ -163,9 +165,80 @@ void Segment::discard(std::span<std::byte> part) {
                          static_cast<off_t>(end - begin)) == 0);
 }
 
+// The same pages get a second address: the caller's. Peers see them in the heap.
+Status Segment::adopt(std::byte* memory, size_t bytes) {
+  const size_t size = round_up(bytes);
+  if (bytes == 0 || reinterpret_cast<uintptr_t>(memory) % kPage != 0)
+    return invalid(
+        fmt::format("memory to be shared starts a page and is not empty; {} at {} is not so",
+                    human_bytes(bytes), fmt::ptr(memory)));
+  if (contains(memory, 1))
+    return invalid(fmt::format("the memory at {} is shared already", fmt::ptr(memory)));
+  auto room = allocate(size + kPage);
+  if (!room) return room.error();
+  const size_t offset = round_up(offset_of(room->data()));
+  std::memcpy(base_ + offset, memory, size);
+  if (mmap(memory, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_,
+           static_cast<off_t>(offset)) == MAP_FAILED) {
+    const int why = errno;
+    release(room->data());
+    return Error{Code::kOverloaded,
+                 fmt::format("cannot map {} at {}: {}", human_bytes(size), fmt::ptr(memory),
+                             strerrordesc_np(why)),
+                 {},
+                 {}};
+  }
+  const std::lock_guard guard(mutex_);
+  adopted_.emplace(memory, Adopted{size, offset, room->data()});
+  any_adopted_.store(true, std::memory_order_release);
+  return {};
+}
+
+Status Segment::surrender(std::byte* memory) {
+  Adopted adopted{};
+  {
+    const std::lock_guard guard(mutex_);
+    const auto at = adopted_.find(memory);
+    if (at == adopted_.end())
+      return invalid(fmt::format("the memory at {} is not shared", fmt::ptr(memory)));
+    adopted = at->second;
+    adopted_.erase(at);
+  }
+  if (mmap(memory, adopted.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+           -1, 0) == MAP_FAILED)
+    return Error{Code::kOverloaded,
+                 fmt::format("no private memory of {} is left", human_bytes(adopted.bytes)),
+                 {},
+                 {}};
+  std::memcpy(memory, base_ + adopted.offset, adopted.bytes);
+  release(adopted.room);
+  return {};
+}
+
+bool Segment::in_heap(const std::byte* data, size_t bytes) const {
+  return data >= base_ + kHeapOffset && data + bytes <= base_ + size_;
+}
+
+std::optional<uint64_t> Segment::adopted_offset(const std::byte* data, size_t bytes) const {
+  if (!any_adopted_.load(std::memory_order_acquire)) return std::nullopt;
+  const std::lock_guard guard(mutex_);
+  const auto above = adopted_.upper_bound(data);
+  if (above == adopted_.begin()) return std::nullopt;
+  const auto& [memory, adopted] = *std::prev(above);
+  if (data + bytes > memory + adopted.bytes) return std::nullopt;
+  return adopted.offset + static_cast<uint64_t>(data - memory);
+}
+
 bool Segment::contains(const void* data, size_t bytes) const {
   const auto* at = static_cast<const std::byte*>(data);
-  return at >= base_ + kHeapOffset && at + bytes <= base_ + size_;
+  return in_heap(at, bytes) || adopted_offset(at, bytes).has_value();
+}
+
+uint64_t Segment::offset_of(const void* data) const {
+  const auto* at = static_cast<const std::byte*>(data);
+  if (!in_heap(at, 0))
+    if (const auto offset = adopted_offset(at, 0)) return *offset;
+  return static_cast<uint64_t>(at - base_);
 }
 
 }  // namespace pliant

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "pliant/base/result.h"
@@ -67,23 +68,39 @@ class Segment {
   // Gives the pages back that lie in this part of an allocation, which stays; they read as zeroes.
   // No other allocation shares them: those at its ends go with its first and last byte.
   void discard(std::span<std::byte> part);
-  // True if [data, data + bytes) lies inside the heap; then offset_of() tells peers where.
+  // The owner's: puts memory of its own into the heap, with its contents, so that peers reach it
+  // where it is. It starts a page and is mapped for itself: all of its last page is taken. Nobody
+  // else may use it during the call, and it stays mapped until surrender(), which makes it private
+  // again. Thread-safe.
+  Status adopt(std::byte* memory, size_t bytes);
+  Status surrender(std::byte* memory);
+
+  // True if [data, data + bytes) lies inside the heap or was adopted; then offset_of() tells peers
+  // where.
   bool contains(const void* data, size_t bytes) const;
-  uint64_t offset_of(const void* data) const {
-    return static_cast<uint64_t>(static_cast<const std::byte*>(data) - base_);
-  }
+  uint64_t offset_of(const void* data) const;
 
  private:
   Segment(int fd, std::byte* base, size_t size) : fd_(fd), base_(base), size_(size) {}
   static Result<std::byte*> map_bytes(int fd, size_t size);
 
+  struct Adopted {
+    size_t bytes;
+    size_t offset;
+    std::byte* room;  // of the heap
+  };
+  bool in_heap(const std::byte* data, size_t bytes) const;
+  std::optional<uint64_t> adopted_offset(const std::byte* data, size_t bytes) const;
+
   const int fd_;
   std::byte* const base_;
   const size_t size_;
   size_t stagger_ = 0;             // where in its first page an allocation starts
-  std::mutex mutex_;               // guards the two maps of the heap
+  mutable std::mutex mutex_;       // guards what follows
   std::map<size_t, size_t> used_;  // offset -> bytes that were asked for
   std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are always merged
+  std::map<const std::byte*, Adopted> adopted_;
+  std::atomic<bool> any_adopted_ = false;
 };
 
 }  // namespace pliant
