@@ -188,6 +188,8 @@ if rank in some:
     results["both"] = both
 if ours:
     ours_alone()
+    for number in range(1200):  # more than there are names
+        dist.all_reduce(torch.ones(1))
 torch.save(results, f"{path}-{rank}")
 dist.barrier()
 dist.destroy_process_group()
