@@ -177,22 +177,21 @@ class ProcessGroupPliant(dist.ProcessGroup):
     def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> PliantWork:
         """In place, each tensor."""
         op = _op_of(opts)
-        return self._work([self._members.all_reduce_async(self._next(), tensor, op=op)
-                           for tensor in _as_list(tensors)], tensors)
+        return self._work([work for tensor in _as_list(tensors)
+                           for work in self._run("all_reduce", opts, tensor, op=op)], tensors)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: List[torch.Tensor], opts: Any) -> PliantWork:
         """In place on the root; the others' tensors stay as they are."""
-        return self._work([self._members.reduce_async(self._next(), _one(tensors),
-                                                      op=_op_of(opts), root=opts.rootRank)],
-                          tensors)
+        return self._work(self._run("reduce", opts, _one(tensors), op=_op_of(opts),
+                                    root=opts.rootRank), tensors)
 
     def broadcast(self, tensors: List[torch.Tensor], opts: Any) -> PliantWork:
         """From the root, each tensor."""
-        return self._work([self._members.broadcast_async(self._next(), tensor,
-                                                         root=opts.rootRank)
-                           for tensor in _as_list(tensors)], tensors)
+        return self._work([work for tensor in _as_list(tensors)
+                           for work in self._run("broadcast", opts, tensor, root=opts.rootRank)],
+                          tensors)
 
     # ---- Gather and scatter ------------------------------------------------------------------
 
@@ -331,6 +330,14 @@ class ProcessGroupPliant(dist.ProcessGroup):
         """The name of the next operation: torch has all members issue them in one order."""
         self._count += 1
         return f"{self._name}/{self._count % _NAMES}"
+
+    def _run(self, operation: str, opts: Any, *arguments: Any, **named: Any) -> List[Work]:
+        """Starts it; or runs it to its end, which costs less, where torch says that it waits."""
+        if getattr(opts, "asyncOp", True):
+            return [getattr(self._members, operation + "_async")(self._next(), *arguments,
+                                                                 **named)]
+        getattr(self._members, operation)(self._next(), *arguments, **named)
+        return []
 
     def _message(self, source: int, to: int, tag: int) -> str:
         self._messages[source, to, tag] += 1
