@@ -266,8 +266,9 @@ void Executor::release(Execution& execution) {
 
 bool Executor::advance_all(Instant now) {
   bool any = false;
-  // An execution that ends may start others, so the list may grow.
-  for (size_t i = 0; i < adopted_.size() && !(any && options_.pause()); ++i) {
+  // An execution that ends may start others, so the list may grow. None is left out, whoever waits:
+  // those that were interrupted have ended after this.
+  for (size_t i = 0; i < adopted_.size(); ++i) {
     if (adopted_[i] != nullptr) any |= adopted_[i]->advance();
     if (adopted_[i] != nullptr) adopted_[i]->check_left();
     if (adopted_[i] != nullptr) adopted_[i]->check_deadline(now);
