@@ -55,23 +55,6 @@ INSTANTIATE_TEST_SUITE_P(Strategies, Deadlines,
                          testing::Values("direct", "star", "ring", "clique", "binary_tree",
                                          "exchange", "hierarchical:ring"));
 
-// A view that is over must not leave an operation behind, whoever waits to use the loop: the next
-// view uses its channel again.
-TEST(Interrupt, EndsEveryOperationAtOnce) {
-  TestCluster cluster({.hosts = one_host(2), .plan = plan_of("direct", 1024), .pause = true});
-  TestCall first(cluster, {.count = 30'000}, "first");
-  TestCall second(cluster, {.count = 30'000}, "second");
-  TestCall third(cluster, {.count = 30'000}, "third");
-  for (TestCall* call : {&first, &second, &third}) call->begin(0);
-  cluster.executor(0).interrupt(Error{Code::kStaleEpoch, "the view is over", {}, {}});
-  cluster.executor(0).advance_all(Instant{});
-  for (TestCall* call : {&first, &second, &third}) {
-    call->release();
-    ASSERT_TRUE(call->ended(0));
-    EXPECT_EQ(call->status(0).code(), Code::kStaleEpoch);
-  }
-}
-
 // Nothing goes from rank 0 to rank 1, which asks after the others like everybody: rank 0 has all
 // it waits for, and cannot get rid of what it has to give.
 TEST(Deadline, NamesTheRankThatDoesNotTakeItsData) {

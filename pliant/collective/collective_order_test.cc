@@ -32,8 +32,7 @@ std::vector<Data> run_with(const Case& call, const std::vector<uint32_t>& hosts,
   TestCluster cluster(
       {.hosts = hosts,
        .plan = plan_of(strategy),
-       .taking = seed % 2 == 0 ? FakeNetwork::Taking::kOnArrival : FakeNetwork::Taking::kInSend,
-       .pause = seed % 3 == 1});
+       .taking = seed % 2 == 0 ? FakeNetwork::Taking::kOnArrival : FakeNetwork::Taking::kInSend});
   if (seed > 0) cluster.shuffle(seed);
   std::vector<Data> inputs;
   for (Rank rank = 0; rank < cluster.size(); ++rank)

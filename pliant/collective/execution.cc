@@ -140,7 +140,7 @@ bool Execution::advance() {
     case State::kSettling: return advance_settling();
     case State::kMeeting: return advance_meeting();
     case State::kClaiming: {
-      const bool any = host_.claim_lanes(pause() ? 1 : kClaimsAtOnce);
+      const bool any = host_.claim_lanes(kClaimsAtOnce);
       if (!host_.direct_done()) return any;
       complete({});
       return true;
@@ -207,10 +207,6 @@ bool Execution::advance_meeting() {
   return true;
 }
 
-// A lane is as much as others wait for: whoever starts an operation without waiting for its end,
-// and whoever wants to use the loop.
-bool Execution::pause() const { return starting_ || executor_->options_.pause(); }
-
 bool Execution::advance_lanes() {
   bool any = false;
   while (active_.size() < kWindow && next_lane_ < lanes_.size())
@@ -219,16 +215,13 @@ bool Execution::advance_lanes() {
     Lane& lane = lanes_[active_[i]];
     any |= advance_lane(active_[i], lane);
     if (finished()) return true;
-    const bool enough = any && pause();
     if (!lane.done) {
-      if (enough) return true;
       ++i;
       continue;
     }
     --lanes_left_;
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
     if (next_lane_ < lanes_.size()) active_.push_back(static_cast<uint32_t>(next_lane_++));
-    if (enough && lanes_left_ > 0) return true;
   }
   if (lanes_left_ > 0 || (schedule_->on_host && direct_ && !host_.direct_done())) return any;
   if (!everybody_) return any;
@@ -373,7 +366,8 @@ void Execution::free_messages() {
   Transport& transport = executor_->transport_;
   const size_t element = size_of(operation_.dtype);
   transport.forget({input_, input_elements_ * element});
-  if (test_defect() != Defect::kLateWrite) transport.forget({output_, output_elements_ * element});
+  if (test_defect() != Defect::kLateWrite)
+    transport.forget({output_, output_elements_ * element});
   const size_t scratch = schedule_->chunk_elements * size_of(accumulator_of(operation_.dtype));
   for (Lane& lane : lanes_) {
     if (lane.done) continue;

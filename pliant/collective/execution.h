@@ -114,7 +114,6 @@ class Execution {
   bool advance_settling();
   bool advance_meeting();
   void enter_lanes();
-  bool pause() const;
   bool advance_lanes();
   bool advance_lane(size_t index, Lane& lane);
   bool run_step(size_t index, Lane& lane, const Action& step, const LaneRange& range,
@@ -154,8 +153,7 @@ class Execution {
   HostBinding* host_binding_ = nullptr;
   const Schedule* schedule_ = nullptr;
 
-  bool starting_ = false;  // its caller does not wait for it
-  Operation operation_;    // its name and counts are not kept: see name_ and schedule_
+  Operation operation_;  // its name and counts are not kept: see name_ and schedule_
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
   size_t input_elements_ = 0;

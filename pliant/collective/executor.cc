@@ -107,7 +107,6 @@ Result<Execution*> Executor::begin(const Operation& operation, const Group& grou
     execution.busy_.store(false);
     return right.error();
   }
-  execution.starting_ = done != nullptr;
   execution.on_done_ = std::move(done);
   if (group.size() == 1) {
     execution.run_alone();
@@ -121,7 +120,6 @@ Result<Execution*> Executor::begin(const Operation& operation, const Group& grou
   execution.begin();
   if (!early_.empty()) take_early(execution);
   execution.advance();
-  execution.starting_ = false;
   return &execution;
 }
 
@@ -266,8 +264,7 @@ void Executor::release(Execution& execution) {
 
 bool Executor::advance_all(Instant now) {
   bool any = false;
-  // An execution that ends may start others, so the list may grow. None is left out, whoever waits:
-  // those that were interrupted have ended after this.
+  // An execution that ends may start others, so the list may grow.
   for (size_t i = 0; i < adopted_.size(); ++i) {
     if (adopted_[i] != nullptr) any |= adopted_[i]->advance();
     if (adopted_[i] != nullptr) adopted_[i]->check_left();

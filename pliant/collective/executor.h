@@ -33,8 +33,7 @@ class Executor final : public Sink {
     Epoch epoch = Epoch{1};
     Duration timeout = std::chrono::seconds(60);
     std::function<Plan(const Signature&, const Group&)> plan;
-    std::function<std::string(PeerId)> describe;         // "rank 2 (host a, pid 4711)"
-    std::function<bool()> pause = [] { return false; };  // asked between lanes: is someone waiting?
+    std::function<std::string(PeerId)> describe;  // "rank 2 (host a, pid 4711)"
   };
 
   // `host` is null without shared memory. Both are borrowed and outlive this.

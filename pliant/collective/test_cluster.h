@@ -38,7 +38,6 @@ class TestCluster final {
     Duration timeout = std::chrono::seconds(10);
     size_t heap_bytes = size_t{64} << 20;
     bool shared_memory = true;
-    bool pause = false;  // someone always waits: operations advance a lane at a time
   };
 
   explicit TestCluster(const Options& options) : options_(options), network_(options.taking) {
@@ -191,8 +190,7 @@ class TestCluster final {
                           .epoch = kEpoch,
                           .timeout = options_.timeout,
                           .plan = [&one](const Signature&, const Group&) { return one.plan; },
-                          .describe = [this](PeerId id) { return describe(id); },
-                          .pause = [this] { return options_.pause; }});
+                          .describe = [this](PeerId id) { return describe(id); }});
     one.inbox.executor = one.executor.get();
   }
   // The segment stays: peers have it mapped.

@@ -1,6 +1,5 @@
 #include "pliant/loop/loop.h"
 
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@ namespace pliant {
 namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kQuietMs = 1;
-constexpr Duration kVisitorWait = std::chrono::microseconds(200);
 
 uint64_t pack(int fd, uint32_t generation) {
   return (uint64_t{generation} << 32) | static_cast<uint32_t>(fd);
@@ -53,24 +51,6 @@ bool Loop::try_lock() {
   if (!mutex_.try_lock()) return false;
   holder_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   return true;
-}
-
-Loop::Visit::Visit(Loop& loop) : loop_(loop) {
-  if (loop_.try_lock()) return;
-  loop_.visitors_.fetch_add(1, std::memory_order_relaxed);
-  loop_.lock();
-  loop_.visitors_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-Loop::Visit::~Visit() { loop_.unlock(); }
-
-// A visitor sleeps until the lock is released, and needs a while to wake up.
-void Loop::make_way() const {
-  if (!has_visitors()) return;
-  const Instant give_up = now() + kVisitorWait;
-  do {
-    sched_yield();
-  } while (has_visitors() && now() < give_up);
 }
 
 void Loop::assert_held() const {

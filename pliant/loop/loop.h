@@ -37,22 +37,6 @@ class Loop {
   bool try_lock();
   void assert_held() const;
 
-  // Holds the lock for a few microseconds. A thread that works under the lock without pause, and
-  // would take it again at once, makes way for these.
-  class Visit {
-   public:
-    explicit Visit(Loop& loop);
-    ~Visit();
-    Visit(const Visit&) = delete;
-    Visit& operator=(const Visit&) = delete;
-
-   private:
-    Loop& loop_;
-  };
-  bool has_visitors() const { return visitors_.load(std::memory_order_relaxed) > 0; }
-  // Without the lock, between two turns: returns when the visitors have been, or after a while.
-  void make_way() const;
-
   // Level-triggered. The descriptor stays the caller's and is unwatched before it is closed; a
   // callback may unwatch any descriptor, its own included.
   void watch(int fd, uint32_t events, FdCallback callback);
@@ -104,10 +88,9 @@ class Loop {
 
   std::mutex mutex_;
   std::atomic<std::thread::id> holder_;
-  std::atomic<int> visitors_ = 0;  // that wait for the lock
-  int inner_ = -1;                 // epoll of the watched descriptors
-  int outer_ = -1;                 // epoll of inner_ and wake_: what wait() sleeps on
-  int wake_ = -1;                  // eventfd, written by post()
+  int inner_ = -1;  // epoll of the watched descriptors
+  int outer_ = -1;  // epoll of inner_ and wake_: what wait() sleeps on
+  int wake_ = -1;   // eventfd, written by post()
   std::atomic<int> inline_drivers_ = 0;
   std::atomic<uint64_t> inline_scopes_ = 0;  // counts them
   std::mutex arm_mutex_;                     // guards the change of armed_

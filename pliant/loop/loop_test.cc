@@ -7,7 +7,6 @@
 #include <future>
 #include <optional>
 #include <string>
-#include <thread>
 
 namespace pliant {
 namespace {
@@ -321,29 +320,6 @@ TEST(Loop, TryLockTellsWhetherItIsFree) {
   ASSERT_TRUE(loop.try_lock());
   loop.assert_held();
   loop.unlock();
-}
-
-TEST(Loop, AVisitorIsSeenAndMadeWayFor) {
-  Loop loop;
-  loop.lock();
-  bool visited = false;
-  std::thread visitor([&] {
-    const Loop::Visit visit(loop);
-    visited = true;
-  });
-  while (!loop.has_visitors()) std::this_thread::yield();
-  EXPECT_FALSE(visited);
-  // Whoever works without pause gets the lock again, but not before the visitor for ever.
-  bool held = true;
-  while (held) {
-    loop.unlock();
-    loop.make_way();
-    loop.lock();
-    held = !visited;
-  }
-  EXPECT_FALSE(loop.has_visitors());
-  loop.unlock();
-  visitor.join();
 }
 
 TEST(LoopDeathTest, OnlyTheHolderMayTurn) {

@@ -155,8 +155,7 @@ void Engine::make_executor(Transport& transport) {
                         .epoch = kFirstEpoch,
                         .timeout = options_.timeout,
                         .plan = planner_,
-                        .describe = [this](PeerId peer) { return describe(peer); },
-                        .pause = [this] { return loop_.has_visitors(); }});
+                        .describe = [this](PeerId peer) { return describe(peer); }});
   store_ = std::make_unique<PeerStore>(transport, kFirstEpoch);
 }
 
@@ -255,7 +254,6 @@ void Engine::progress() {
     if (moved || (pollers_ == 0 && impatient)) {
       loop_.unlock();
       moved ? relax() : static_cast<void>(sched_yield());
-      loop_.make_way();
       loop_.lock();
       continue;
     }
@@ -314,7 +312,6 @@ bool Engine::drive(Done done) {
     }
     const bool look_at_clock = moved || idle % kYieldsBetweenClocks == 0;
     const Instant time = look_at_clock ? now() : last_move;
-    loop_.make_way();
     loop_.lock();
     if (moved) last_move = time;
     if (time - last_move > kPatience) break;
@@ -329,7 +326,7 @@ Status Engine::run(const Operation& operation, const Group& group, const std::by
   Execution* execution = nullptr;
   bool alone = false;
   {
-    const Loop::Visit visit(loop_);
+    const std::lock_guard guard(loop_);
     if (newer_view() || candidate_) return stale();
     auto begun = executor_->begin(operation, group);
     if (!begun) return begun.error();
@@ -397,7 +394,7 @@ void Engine::report(const Error& error) {
 }
 
 void Engine::start(const Operation& operation, const Group& group, Execution::Done done) {
-  const Loop::Visit visit(loop_);
+  const std::lock_guard guard(loop_);
   const auto end = [this, done](const Status& status, const std::byte* result) {
     if (!status.ok()) report_held(status.error());
     done(status, result);
@@ -451,7 +448,7 @@ Status Engine::save(std::string_view name, uint64_t version, std::span<const Byt
 
 std::shared_ptr<ValueRequest> Engine::request(PeerId peer, std::string_view name,
                                               uint64_t version) {
-  const Loop::Visit visit(loop_);
+  const std::lock_guard guard(loop_);
   if (peer == options_.self) return answered_request(store_->get(name, version));
   auto request = std::make_shared<ValueRequest>();
   request->engine = this;

@@ -91,7 +91,7 @@ class Engine final : private Sink, public StepGround {
   // Calls `use` with the loop held.
   template <typename Use>
   auto with_loop(Use use) {
-    const Loop::Visit visit(loop_);
+    const std::lock_guard guard(loop_);
     return use();
   }
   Executor& executor() { return *executor_; }
