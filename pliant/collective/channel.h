@@ -74,6 +74,8 @@ inline constexpr size_t kChannels = kChannelWays * kChannelSets;
 
 // The control area of one segment. Zeroed memory is a valid, empty one.
 struct ControlArea {
+  // The view in which this process makes its calls: it has left those of all older ones.
+  std::atomic<uint32_t> epoch;
   std::atomic<uint64_t> keys[kChannels];  // 0: free
   Channel channels[kChannels];
   alignas(4096) std::byte inline_data[kChannels][2][kInlineBytes];

@@ -290,5 +290,66 @@ TEST(Cancelling, EndsEveryCall) {
   EXPECT_EQ(call.status(0).code(), Code::kCancelled);
 }
 
+// ---- Changes of the view ------------------------------------------------------------------------
+
+// Rank 0 has the next view and makes calls in it. Rank 1 may still complete the call that rank 0
+// has left, from what rank 0 had posted: it has not heard of the view yet, or another thread of it
+// is in that call.
+TEST(ViewChange, LeavesTheFormerCallsToThoseStillInThem) {
+  for (const bool knows_the_view : {false, true}) {
+    TestCluster cluster({.hosts = one_host(2), .plan = plan_of("direct", 64)});
+    const Case large{.count = 30'000, .memory = Memory::kRegistered};
+    TestCall call(cluster, large, "large");
+    call.begin();
+    ASSERT_FALSE(call.finished(1));
+    cluster.executor(0).interrupt({Code::kStaleEpoch, "the view changed", {}, {}});
+    cluster.executor(0).advance_all(cluster.now());
+    call.release();
+    ASSERT_EQ(call.status(0).code(), Code::kStaleEpoch);
+    cluster.pause(0);
+    cluster.install(0, Epoch{2});
+    if (knows_the_view) cluster.install(1, Epoch{2});
+    // Enough of them for every channel that is free.
+    std::vector<std::unique_ptr<TestCall>> calls;
+    for (int name = 0; name < 1500; ++name) {
+      calls.push_back(
+          std::make_unique<TestCall>(cluster, Case{.count = 3}, fmt::format("name {}", name)));
+      calls.back()->begin(0);
+    }
+    ASSERT_TRUE(cluster.run_until([&] { return call.finished(1); }));
+    call.release();
+    ASSERT_TRUE(call.status(1).ok()) << call.status(1).error().message;
+    const std::vector<Data> inputs = {values(large, 0, large.count), values(large, 1, large.count)};
+    EXPECT_TRUE(call.output(1) == expected(large, inputs)[1]) << "wrong values";
+
+    if (!knows_the_view) cluster.install(1, Epoch{2});
+    cluster.resume(0);
+    for (auto& each : calls) each->begin(1);
+    cluster.run_until([&] {
+      return std::all_of(calls.begin(), calls.end(), [](const auto& c) { return c->done(); });
+    });
+    for (auto& each : calls) {
+      ASSERT_TRUE(each->done());
+      each->release();
+      ASSERT_EQ(each->status(0).ok(), each->status(1).ok());
+    }
+    TestCall(cluster, large, "large").run();
+  }
+}
+
+// Names that nobody is using do not hold back those of the next view.
+TEST(ViewChange, LeavesRoom) {
+  TestCluster cluster({.hosts = one_host(2), .plan = plan_of("direct", 256)});
+  for (int name = 0; name < 3000; ++name)
+    TestCall(cluster, {.count = 3}, fmt::format("name {}", name)).run();
+  cluster.install(0, Epoch{2});
+  TestCall call(cluster, {.count = 3}, "name");
+  call.begin(0);
+  cluster.install(1, Epoch{2});
+  call.begin(1);
+  cluster.run_until([&] { return call.done(); });
+  call.judge();
+}
+
 }  // namespace
 }  // namespace pliant

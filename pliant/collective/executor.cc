@@ -94,6 +94,8 @@ Result<Execution*> Executor::begin(const Operation& operation, const Group& grou
   Binding& binding = **bound;
   Execution& execution = binding.execution;
   PLIANT_TRY(check_group(group));
+  if (!lingering_.empty()) [[unlikely]]
+    enter_view();
   if (execution.busy_.exchange(true))
     return invalid(
         fmt::format("operation '{}' is already in flight on this rank; wait for it, or "
@@ -337,16 +339,25 @@ void Executor::interrupt(const Error& error) {
     if (binding->execution.busy_.load()) binding->execution.poison(error, Ending::kAbandoned);
 }
 
-void Executor::install(Epoch epoch, std::span<const PeerId> at_large) {
+void Executor::install(Epoch epoch, const FormerPeers& peers) {
   PLIANT_CHECK(epoch >= epoch_, "epochs only grow");
   epoch_ = epoch;
-  std::vector<HostBinding*> former;
-  for (const auto& [key, binding] : bindings_)
-    if (!binding->execution.busy_.load()) former.push_back(&binding->host);
-  if (host_ != nullptr) host_->retire(former, at_large);
   newest_ = nullptr;
   // One that is still in its caller's hands goes at the next change.
-  std::erase_if(bindings_, [](const auto& entry) { return !entry.second->execution.busy_.load(); });
+  lingering_.clear();
+  std::vector<HostBinding*> former;
+  for (const auto& [key, binding] : bindings_) {
+    if (binding->execution.busy_.load())
+      lingering_.push_back(&binding->execution);
+    else
+      former.push_back(&binding->host);
+  }
+  if (host_ != nullptr) host_->retire(former, epoch, peers);
+  std::erase_if(bindings_, [&](const auto& entry) {
+    return std::find(lingering_.begin(), lingering_.end(), &entry.second->execution) ==
+           lingering_.end();
+  });
+  enter_view();
   for (auto& [key, queue] : early_)
     std::erase_if(queue, [&](const std::unique_ptr<Early>& early) {
       if (!early->complete || early->frame.epoch >= number(epoch_)) return false;
@@ -356,6 +367,11 @@ void Executor::install(Epoch epoch, std::span<const PeerId> at_large) {
     });
   std::erase_if(early_, [](const auto& entry) { return entry.second.empty(); });
   broken_groups_.clear();
+}
+
+void Executor::enter_view() {
+  std::erase_if(lingering_, [](const Execution* execution) { return execution->finished(); });
+  if (lingering_.empty() && host_ != nullptr) host_->enter(epoch_);
 }
 
 HandedIn Executor::handed_in(PeerId peer, const Operation& operation, const Group& group) const {

@@ -76,9 +76,8 @@ class Executor final : public Sink {
   // are free again once their callers have seen it.
   void interrupt(const Error& error);
   // Forgets what belongs to older views. From here on messages of older epochs are wasted, and
-  // those of newer ones are kept. `at_large`: former members of this host that may still be
-  // running: what they could write to is not used again until peer_gone().
-  void install(Epoch epoch, std::span<const PeerId> at_large);
+  // those of newer ones are kept. What `peers` may still use is not used again before.
+  void install(Epoch epoch, const FormerPeers& peers);
   void peer_gone(PeerId peer) {
     if (host_ != nullptr) host_->peer_gone(peer);
   }
@@ -115,6 +114,8 @@ class Executor final : public Sink {
   };
 
   Status check_group(const Group& group) const;
+  // Tells the peers of this host once the last call of former views has finished.
+  void enter_view();
   Result<Binding*> bind(const Operation& operation, const Group& group);
   // A call that is wrong on this rank: the others must not wait for it.
   void refuse(Binding& binding, const Operation& operation, const Error& error);
@@ -146,7 +147,8 @@ class Executor final : public Sink {
   const Options options_;
   Epoch epoch_;
   std::unordered_map<uint64_t, std::unique_ptr<Binding>> bindings_;
-  Binding* newest_ = nullptr;  // the one that was used last
+  Binding* newest_ = nullptr;                // the one that was used last
+  std::vector<const Execution*> lingering_;  // of former views, and perhaps not finished
   std::unordered_map<uint32_t, Execution*> by_id_;
   uint32_t next_id_ = 1;
   uint64_t plan_version_ = 1;

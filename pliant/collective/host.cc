@@ -43,20 +43,24 @@ bool HostExchange::all_finished(const std::vector<HostPeer>& peers, uint64_t key
   });
 }
 
+bool HostExchange::may_be_in_use(const HostBinding& binding, uint64_t key) const {
+  const Channel& channel = control().channels[binding.channel];
+  return binding.busy.load(std::memory_order_acquire) || binding.abandoned ||
+         binding.settle_at != 0 ||  // peers have yet to see that we left
+         !all_finished(binding.peers, key, channel.finished.load(std::memory_order_relaxed));
+}
+
 int HostExchange::free_channel(uint64_t key) {
+  end_quarantines();
   ControlArea& area = control();
   const size_t first = ControlArea::first_way(key);
   for (size_t i = first; i < first + kChannelWays; ++i)
     if (area.keys[i].load(std::memory_order_relaxed) == 0 && !quarantined_[i])
       return static_cast<int>(i);
   for (size_t i = first; i < first + kChannelWays; ++i) {
-    const Owner& owner = owners_[i];
-    const Channel& channel = area.channels[i];
-    if (owner.binding->busy.load(std::memory_order_acquire)) continue;
-    const uint64_t calls = channel.finished.load(std::memory_order_relaxed);
-    if (owner.binding->settle_at != 0) continue;  // peers have yet to see that we left
-    if (!all_finished(owner.binding->peers, owner.key, calls)) continue;
-    owner.binding->channel = -1;
+    HostBinding* const owner = owners_[i].binding;
+    if (owner == nullptr || may_be_in_use(*owner, owners_[i].key)) continue;
+    owner->channel = -1;
     return static_cast<int>(i);
   }
   return -1;
@@ -168,47 +172,67 @@ void HostExchange::return_staging(std::span<std::byte> memory, const HostBinding
 
 // ---- HostExchange: former views ---------------------------------------------------------------
 
-void HostExchange::retire(std::span<HostBinding* const> bindings,
-                          std::span<const PeerId> at_large) {
+void HostExchange::retire(std::span<HostBinding* const> bindings, Epoch epoch,
+                          const FormerPeers& peers) {
   Quarantine batch;
-  batch.peers.assign(at_large.begin(), at_large.end());
+  batch.epoch = epoch;
+  batch.at_large.assign(peers.at_large.begin(), peers.at_large.end());
+  batch.members.assign(peers.members.begin(), peers.members.end());
   for (HostBinding* binding : bindings) {
     if (binding->channel >= 0) {
       const auto index = static_cast<size_t>(binding->channel);
+      if (may_be_in_use(*binding, owners_[index].key)) {
+        quarantined_[index] = true;
+        batch.channels.push_back(index);
+      }
       control().keys[index].store(0, std::memory_order_release);
       owners_[index] = {};
-      quarantined_[index] = true;
-      batch.channels.push_back(index);
     }
     if (!binding->result.empty()) batch.results.push_back(binding->result);
     for (const std::span<std::byte> memory : binding->retired) batch.results.push_back(memory);
-    if (!binding->own_staging.empty()) own().release(binding->own_staging.data());
+    if (!binding->own_staging.empty()) batch.staging.push_back(binding->own_staging);
   }
   // Only this process writes to its staging, and not before all members have met in the new view.
   for (const Waiting& waiting : waiting_staging_) idle_staging_.push_back(waiting.memory);
   waiting_staging_.clear();
-  if (at_large.empty()) {
-    free_now(batch);
-  } else {
-    quarantines_.push_back(std::move(batch));
-  }
+  quarantines_.push_back(std::move(batch));
+  end_quarantines();
 }
 
-void HostExchange::free_now(Quarantine& batch) {
-  for (const size_t index : batch.channels) quarantined_[index] = false;
-  idle_results_.insert(idle_results_.end(), batch.results.begin(), batch.results.end());
+void HostExchange::enter(Epoch epoch) {
+  control().epoch.store(number(epoch), std::memory_order_release);
 }
 
-void HostExchange::peer_gone(PeerId peer) {
+void HostExchange::end_quarantines() {
   std::erase_if(quarantines_, [&](Quarantine& batch) {
-    std::erase(batch.peers, peer);
-    if (!batch.peers.empty()) return false;
+    std::erase_if(batch.members, [&](PeerId peer) {
+      Segment* const segment = memory_.segment_of(peer);
+      return segment == nullptr ||
+             ControlArea::of(segment->control()).epoch.load(std::memory_order_acquire) >=
+                 number(batch.epoch);
+    });
+    if (!batch.at_large.empty() || !batch.members.empty()) return false;
     free_now(batch);
     return true;
   });
 }
 
+void HostExchange::free_now(Quarantine& batch) {
+  for (const size_t index : batch.channels) quarantined_[index] = false;
+  idle_results_.insert(idle_results_.end(), batch.results.begin(), batch.results.end());
+  for (const std::span<std::byte> memory : batch.staging) own().release(memory.data());
+}
+
+void HostExchange::peer_gone(PeerId peer) {
+  for (Quarantine& batch : quarantines_) {
+    std::erase(batch.at_large, peer);
+    std::erase(batch.members, peer);
+  }
+  end_quarantines();
+}
+
 Result<std::span<std::byte>> HostExchange::take_result(size_t bytes) {
+  end_quarantines();
   const auto at = std::find_if(idle_results_.begin(), idle_results_.end(),
                                [&](const auto& memory) { return memory.size() >= bytes; });
   if (at == idle_results_.end()) return own().allocate(bytes);
@@ -217,8 +241,7 @@ Result<std::span<std::byte>> HostExchange::take_result(size_t bytes) {
   return memory;
 }
 
-HandedIn HostExchange::handed_in(PeerId peer, uint64_t key, uint32_t sequence,
-                                 size_t count) const {
+HandedIn HostExchange::handed_in(PeerId peer, uint64_t key, uint32_t sequence, size_t count) const {
   Segment* const segment = memory_.segment_of(peer);
   if (segment == nullptr) return {};
   const ControlArea& area = ControlArea::of(segment->control());
@@ -479,6 +502,7 @@ void HostCall::release_staging() {
 void HostCall::withdraw() {
   if (binding_ == nullptr || binding_->channel < 0) return;
   own_channel().entries[call_.sequence % 2].posted.store(0, std::memory_order_release);
+  binding_->abandoned = true;
   // The staging of a failed call is not given out again: a peer may still be reading it.
   staging_ = {};
 }

@@ -80,8 +80,17 @@ struct HostBinding {
   // After a call that failed on all members: what their channels must say before the next post. One
   // that is slow to learn of the failure still reads our posts and works on the leader's slots.
   uint64_t settle_at = 0;  // calls; 0: settled
+  // Its last call failed on this rank alone: peers may be in it for as long as its view lasts.
+  bool abandoned = false;
   // From begin() to the release of the call: its caller may be using the channel without the loop.
   std::atomic<bool> busy = false;
+};
+
+// Who may still be in a call of a former view, of this host.
+struct FormerPeers {
+  std::span<const PeerId> at_large =
+      {};                                // left out of the view, and may run on until they are gone
+  std::span<const PeerId> members = {};  // of the new view too, which they may not know yet
 };
 
 class HostExchange {
@@ -104,9 +113,11 @@ class HostExchange {
   // Announces a change in shared memory to the peers that sleep until there is one.
   void notify(const HostBinding& binding) const;
 
-  // The names of former views end. Their channels and results can be used again, but not before
-  // every peer that is `at_large` is gone: it may be stopped in the middle of writing to them.
-  void retire(std::span<HostBinding* const> bindings, std::span<const PeerId> at_large);
+  // The names of former views end. Their channels and results can be used again, but not while a
+  // peer may still read or write them.
+  void retire(std::span<HostBinding* const> bindings, Epoch epoch, const FormerPeers& peers);
+  // This process has left all calls of views before this one.
+  void enter(Epoch epoch);
   void peer_gone(PeerId peer);
   // See Executor.
   HandedIn handed_in(PeerId peer, uint64_t key, uint32_t sequence, size_t count) const;
@@ -142,14 +153,20 @@ class HostExchange {
   };
   // True if no peer is still in one of the first `calls` calls of the key.
   static bool all_finished(const std::vector<HostPeer>& peers, uint64_t key, uint64_t calls);
+  bool may_be_in_use(const HostBinding& binding, uint64_t key) const;
   int free_channel(uint64_t key);
 
   // What belongs to former views while one of their members may still be running.
   struct Quarantine {
-    std::vector<PeerId> peers;
+    Epoch epoch{};                 // of the view that followed
+    std::vector<PeerId> at_large;  // until they are gone
+    std::vector<PeerId> members;   // until they have entered the view, or are gone
     std::vector<size_t> channels;
     std::vector<std::span<std::byte>> results;
+    std::vector<std::span<std::byte>> staging;
   };
+  // Frees what nobody can be using any more.
+  void end_quarantines();
   void free_now(Quarantine& batch);
 
   HostMemory memory_;

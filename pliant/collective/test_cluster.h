@@ -66,7 +66,15 @@ class TestCluster final {
   Group group(std::span<const Rank> members, Rank self) const {
     std::vector<PeerId> ids;
     for (const Rank rank : members) ids.push_back(peer(rank));
-    return make_group(ids, peer(self), kEpoch);
+    return make_group(ids, peer(self), process(self).epoch);
+  }
+  // One rank goes on to a view of the same members, whose calls of the former one are over.
+  void install(Rank rank, Epoch epoch) {
+    std::vector<PeerId> others = peers_;
+    std::erase(others, peer(rank));
+    process(rank).epoch = epoch;
+    process(rank).world = make_group(peers_, peer(rank), epoch);
+    executor(rank).install(epoch, {.at_large = {}, .members = others});
   }
 
   // How later calls run; on every rank, or on one alone, which is a mistake to be found.
@@ -153,6 +161,7 @@ class TestCluster final {
   };
   struct Process {
     Group world;
+    Epoch epoch = kEpoch;
     Plan plan;
     Inbox inbox;
     std::unique_ptr<Transport> transport;

@@ -574,15 +574,20 @@ Result<ViewChange> Engine::await_view() {
 void Engine::install(const ViewChange& change) {
   const std::lock_guard guard(loop_);
   ShmTransport* const shm = transports_ ? transports_->shm() : nullptr;
+  const auto shares_memory = [&](PeerId peer) {
+    return shm != nullptr && peer != options_.self && peer.host == options_.self.host;
+  };
   std::vector<PeerId> at_large;
   for (const Departure& departure : change.gone) {
     const PeerId peer = departure.peer;
-    if (!departure.ended && shm != nullptr && peer.host == options_.self.host && shm->linked(peer))
-      at_large.push_back(peer);
+    if (!departure.ended && shares_memory(peer) && shm->linked(peer)) at_large.push_back(peer);
   }
-  for (const Member& member : change.view.members)
+  std::vector<PeerId> members;
+  for (const Member& member : change.view.members) {
     if (member.id != options_.self) transports_->add_peer(member);
-  executor_->install(change.view.epoch, at_large);
+    if (shares_memory(member.id) && view_.rank_of(member.id) >= 0) members.push_back(member.id);
+  }
+  executor_->install(change.view.epoch, {at_large, members});
   keeps_departed_ = true;
   candidate_ = false;
   enter_view(change.view);
