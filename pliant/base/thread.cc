@@ -2,8 +2,11 @@
 
 #include <dirent.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -31,21 +34,34 @@ struct SchedulingAttributes {
   uint64_t period_ns;
 };
 
-// The flags of /proc/<pid>/stat: the ninth field, and the program's name before it may be anything.
+// By /proc/<pid>/stat, whose fields are counted from behind the program's name: that may be
+// anything. A thread that was killed and has not run since is not exiting yet.
 bool is_ending(pid_t process) {
-  constexpr unsigned kExiting = 4;  // PF_EXITING of the kernel
+  constexpr unsigned kExiting = 4;                   // PF_EXITING of the kernel, in the ninth field
+  constexpr unsigned kKilled = 1U << (SIGKILL - 1);  // of the signals that wait, the 31st
   const std::unique_ptr<FILE, int (*)(FILE*)> file(
       std::fopen(fmt::format("/proc/{}/stat", process).c_str(), "re"), &std::fclose);
-  char text[512];
+  char text[1024];
   if (!file) return false;
   const std::string_view read(text, std::fread(text, 1, sizeof text, file.get()));
   const size_t name_end = read.rfind(')');
   unsigned flags = 0;
+  unsigned waiting = 0;
   if (name_end == std::string_view::npos ||
-      std::sscanf(std::string(read.substr(name_end + 1)).c_str(), " %*c %*d %*d %*d %*d %*d %u",
-                  &flags) != 1)
+      std::sscanf(std::string(read.substr(name_end + 1)).c_str(),
+                  " %*c %*s %*s %*s %*s %*s %u"                           // 3 to 9
+                  " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"  // to 22
+                  " %*s %*s %*s %*s %*s %*s %*s %*s %u",                  // to 31
+                  &flags, &waiting) != 2)
     return false;
-  return (flags & kExiting) != 0;
+  return (flags & kExiting) != 0 || (waiting & kKilled) != 0;
+}
+
+void* reap_when_idle(void* child) {
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_IDLE, &none);
+  waitpid(static_cast<pid_t>(reinterpret_cast<intptr_t>(child)), nullptr, 0);
+  return nullptr;
 }
 
 }  // namespace
@@ -71,6 +87,22 @@ void end_in_idle_time(pid_t process) {
   while (const dirent* entry = readdir(threads.get()))
     if (const int thread = std::atoi(entry->d_name); thread > 0)
       sched_setscheduler(thread, SCHED_IDLE, &none);
+}
+
+void reap_in_idle_time(pid_t child) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t alone;
+  pthread_attr_init(&alone);
+  pthread_attr_setdetachstate(&alone, PTHREAD_CREATE_DETACHED);
+  pthread_t thread{};
+  void* const argument = reinterpret_cast<void*>(static_cast<intptr_t>(child));
+  const int problem = pthread_create(&thread, &alone, reap_when_idle, argument);
+  pthread_attr_destroy(&alone);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (problem != 0) waitpid(child, nullptr, 0);
 }
 
 }  // namespace pliant

@@ -15,4 +15,9 @@ void run_promptly();
 // nobody else wants the core. Processes that are not ending, or not ours, are left alone.
 void end_in_idle_time(pid_t process);
 
+// Reaps a child of ours that has ended. Its last thread may still be at work, in idle time, and
+// then the kernel makes whoever reaps it wait without giving the core away: a second, if the cores
+// are busy. Here it waits in idle time too, on a thread of its own.
+void reap_in_idle_time(pid_t child);
+
 }  // namespace pliant

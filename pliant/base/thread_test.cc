@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,6 +45,16 @@ TEST(EndInIdleTime, LeavesTheLivingAlone) {
   waitpid(child.pid, nullptr, 0);
   end_in_idle_time(child.pid);  // nobody
 }
+
+TEST(ReapInIdleTime, LeavesNothing) {
+  const Waiting child;
+  child.end();
+  reap_in_idle_time(child.pid);
+  while (kill(child.pid, 0) == 0) usleep(1000);
+  EXPECT_EQ(waitpid(child.pid, nullptr, 0), -1);
+}
+
+TEST(ReapInIdleTime, OfSomebodyElsesChildDoesNothing) { reap_in_idle_time(getppid()); }
 
 }  // namespace
 }  // namespace pliant

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <utility>
 
+#include "pliant/base/thread.h"
 #include "pliant/runtime/process_group.h"
 
 namespace pliant {
@@ -224,17 +225,19 @@ void Child::close_stream(Stream& stream) {
 }
 
 void Child::on_exit() {
-  int status = 0;
-  const pid_t reaped = waitpid(pid_, &status, WNOHANG);
-  if (reaped == 0) return;
+  siginfo_t found{};
+  const int problem = waitid(P_PID, static_cast<id_t>(pid_), &found, WEXITED | WNOHANG | WNOWAIT);
+  if (problem == 0 && found.si_pid == 0) return;
   ChildEnd end{.pid = pid_, .exit_code = 0, .signal = 0};
-  if (reaped == pid_ && WIFSIGNALED(status)) {
-    end.signal = WTERMSIG(status);
-    end.exit_code = 128 + end.signal;
-  } else if (reaped == pid_) {
-    end.exit_code = WEXITSTATUS(status);
-  } else {
+  if (problem != 0) {
     end.exit_code = 1;  // somebody else reaped it
+  } else if (found.si_code == CLD_EXITED) {
+    end.exit_code = found.si_status;
+    waitpid(pid_, nullptr, WNOHANG);
+  } else {
+    end.signal = found.si_status;
+    end.exit_code = 128 + end.signal;
+    reap_in_idle_time(pid_);
   }
   pid_ = 0;
   loop_.unwatch(exit_.get());

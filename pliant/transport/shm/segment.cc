@@ -21,6 +21,8 @@ namespace {
 constexpr uint64_t kMagic = 0x31474553544e4c50;  // "PLNTSEG1"
 constexpr size_t kPage = 4096;
 constexpr size_t kStaggerBytes = 320;
+constexpr size_t kUnmapBytes = size_t{16} << 20;
+constexpr size_t kUnmapSlices = 4096;  // at most
 constexpr size_t kRingsOffset = kPage;
 constexpr size_t kControlOffset = kRingsOffset + kSlotsMax * sizeof(Ring);
 constexpr size_t kHeapOffset = kControlOffset + kControlBytes;
@@ -92,8 +94,11 @@ Result<std::unique_ptr<Segment>> Segment::map(int fd) {
   return segment;
 }
 
+// Slice by slice: other threads of the process cannot map or unmap anything meanwhile.
 Segment::~Segment() {
-  munmap(base_, size_);
+  const size_t slice = std::max(kUnmapBytes, round_up(size_ / kUnmapSlices));
+  for (size_t done = 0; done < size_; done += slice)
+    munmap(base_ + done, std::min(slice, size_ - done));
   close(fd_);
 }
 

@@ -115,16 +115,24 @@ std::optional<PeerId> ShmTransport::owner_of(const std::byte* memory, size_t byt
 
 void ShmTransport::drop_lost(std::span<const PeerId> kept) {
   loop_.assert_held();
-  std::erase_if(order_, [&](const Link* link) {
+  std::erase_if(order_, [&](Link* link) {
     const PeerId peer = link->peer;
     if (!link->lost || std::find(kept.begin(), kept.end(), peer) != kept.end()) return false;
     {
       const std::lock_guard guard(met_mutex_);
       met_.erase(peer);
     }
+    if (link->segment) dispose(std::move(link->segment));
     links_.erase(peer);
     return true;
   });
+}
+
+// To unmap one takes up to tenths of a second, for which neither the loop nor who trains waits.
+void ShmTransport::dispose(std::shared_ptr<Segment> segment) {
+  if (!disposal_) disposal_ = std::make_unique<TaskPool>(1, kSlotsMax);
+  // One too many goes at once.
+  (void)disposal_->submit([segment = std::move(segment)]() mutable { segment.reset(); });
 }
 
 void ShmTransport::add_peer(const Member& member) {

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "pliant/base/task_pool.h"
 #include "pliant/loop/loop.h"
 #include "pliant/transport/handshake.h"
 #include "pliant/transport/shm/segment.h"
@@ -107,6 +108,7 @@ class ShmTransport final : public Transport {
   bool pump_in(Link& link);
   size_t put(Ring& ring, Outgoing& message);
   bool take(Link& link, Ring& ring, uint64_t& position, uint64_t end);
+  void dispose(std::shared_ptr<Segment> segment);
   Link* find(PeerId peer);
   Link& add_link(PeerId peer);
 
@@ -127,6 +129,7 @@ class ShmTransport final : public Transport {
   std::unordered_map<PeerId, Met> met_;
   std::unordered_map<int, Stranger> strangers_;
   std::vector<Loop::TimerId> retries_;
+  std::unique_ptr<TaskPool> disposal_;  // of segments; made when there is one
 };
 
 }  // namespace pliant
