@@ -351,5 +351,22 @@ TEST(ViewChange, LeavesRoom) {
   call.judge();
 }
 
+// Whoever keeps a call of a former view in its hands keeps nothing of those who have departed.
+TEST(ViewChange, MayComeBeforeACallIsGivenBack) {
+  for (const size_t count : {size_t{3}, size_t{30'000}}) {
+    TestCluster cluster({.hosts = one_host(3), .plan = plan_of("direct", 4096)});
+    TestCall kept(cluster, {.count = count}, "kept");
+    kept.begin();
+    ASSERT_TRUE(cluster.run_until([&] { return kept.done(); }));
+    for (const Rank rank : {0, 1}) cluster.install(rank, Epoch{2});
+    cluster.kill(2);
+    cluster.drop_segment(2);
+    kept.judge();
+    TestCall(cluster, {.count = count}, "next", {0, 1}).run();
+    for (const Rank rank : {0, 1}) cluster.install(rank, Epoch{3});
+    TestCall(cluster, {.count = count}, "last", {0, 1}).run();
+  }
+}
+
 }  // namespace
 }  // namespace pliant

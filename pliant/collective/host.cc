@@ -33,10 +33,13 @@ bool HostExchange::resolve(HostPeer& peer, uint64_t key) const {
   return true;
 }
 
-bool HostExchange::all_finished(const std::vector<HostPeer>& peers, uint64_t key, uint64_t calls) {
+bool HostExchange::all_finished(const std::vector<HostPeer>& peers, uint64_t key,
+                                uint64_t calls) const {
   return std::all_of(peers.begin(), peers.end(), [&](const HostPeer& peer) {
-    if (peer.segment == nullptr) return true;
-    const ControlArea& control = ControlArea::of(peer.segment->control());
+    // Asked for anew: of a peer that departed it may be gone, while somebody still held the call.
+    Segment* const segment = memory_.segment_of(peer.id);
+    if (segment == nullptr) return true;
+    const ControlArea& control = ControlArea::of(segment->control());
     const int index = control.find(key);
     // A peer that gave the channel up had finished with it.
     return index < 0 || control.channels[index].finished.load(std::memory_order_acquire) >= calls;

@@ -152,7 +152,7 @@ class HostExchange {
     uint64_t key = 0;
   };
   // True if no peer is still in one of the first `calls` calls of the key.
-  static bool all_finished(const std::vector<HostPeer>& peers, uint64_t key, uint64_t calls);
+  bool all_finished(const std::vector<HostPeer>& peers, uint64_t key, uint64_t calls) const;
   bool may_be_in_use(const HostBinding& binding, uint64_t key) const;
   int free_channel(uint64_t key);
 

@@ -76,6 +76,8 @@ class TestCluster final {
     process(rank).world = make_group(peers_, peer(rank), epoch);
     executor(rank).install(epoch, {.at_large = {}, .members = others});
   }
+  // Nobody has the memory of a dead rank mapped any more.
+  void drop_segment(Rank rank) { process(rank).segment.reset(); }
 
   // How later calls run; on every rank, or on one alone, which is a mistake to be found.
   void set_plan(const Plan& plan) {
