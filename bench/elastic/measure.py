@@ -278,6 +278,7 @@ def main():
     parser.add_argument("--output", default="", help="file for the results of `kills` as they come")
     parser.add_argument("--pliant", default=str(ROOT / "build/release/pliant"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs end
     found = globals()[arguments.what](arguments)
     print(json.dumps(found, indent=1))
 

@@ -303,6 +303,7 @@ def main():
         return work_pliant(arguments.folder)
     if arguments.worker:
         return work_torchrun(arguments.folder, arguments.every)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the jobs end
     results = {what: {contender: [] for contender in CONTENDERS}
                for what in arguments.what or ("kill", "join")}
     for number in range(arguments.rounds):
