@@ -50,11 +50,9 @@ TEST(ReapInIdleTime, LeavesNothing) {
   const Waiting child;
   child.end();
   reap_in_idle_time(child.pid);
-  while (kill(child.pid, 0) == 0) usleep(1000);
-  EXPECT_EQ(waitpid(child.pid, nullptr, 0), -1);
+  for (int i = 0; i < 60'000 && kill(child.pid, 0) == 0; ++i) usleep(1000);
+  EXPECT_EQ(waitpid(child.pid, nullptr, 0), -1) << "it is still there";
 }
-
-TEST(ReapInIdleTime, OfSomebodyElsesChildDoesNothing) { reap_in_idle_time(getppid()); }
 
 }  // namespace
 }  // namespace pliant

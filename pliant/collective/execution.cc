@@ -366,8 +366,7 @@ void Execution::free_messages() {
   Transport& transport = executor_->transport_;
   const size_t element = size_of(operation_.dtype);
   transport.forget({input_, input_elements_ * element});
-  if (test_defect() != Defect::kLateWrite)
-    transport.forget({output_, output_elements_ * element});
+  if (test_defect() != Defect::kLateWrite) transport.forget({output_, output_elements_ * element});
   const size_t scratch = schedule_->chunk_elements * size_of(accumulator_of(operation_.dtype));
   for (Lane& lane : lanes_) {
     if (lane.done) continue;

@@ -215,15 +215,11 @@ void HostExchange::end_quarantines() {
                  number(batch.epoch);
     });
     if (!batch.at_large.empty() || !batch.members.empty()) return false;
-    free_now(batch);
+    for (const size_t index : batch.channels) quarantined_[index] = false;
+    idle_results_.insert(idle_results_.end(), batch.results.begin(), batch.results.end());
+    for (const std::span<std::byte> memory : batch.staging) own().release(memory.data());
     return true;
   });
-}
-
-void HostExchange::free_now(Quarantine& batch) {
-  for (const size_t index : batch.channels) quarantined_[index] = false;
-  idle_results_.insert(idle_results_.end(), batch.results.begin(), batch.results.end());
-  for (const std::span<std::byte> memory : batch.staging) own().release(memory.data());
 }
 
 void HostExchange::peer_gone(PeerId peer) {

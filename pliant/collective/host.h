@@ -88,9 +88,10 @@ struct HostBinding {
 
 // Who may still be in a call of a former view, of this host.
 struct FormerPeers {
-  std::span<const PeerId> at_large =
-      {};                                // left out of the view, and may run on until they are gone
-  std::span<const PeerId> members = {};  // of the new view too, which they may not know yet
+  // Left out of the view; they may run on until they are gone.
+  std::span<const PeerId> at_large = {};
+  // Of the new view too, which they may not know yet.
+  std::span<const PeerId> members = {};
 };
 
 class HostExchange {
@@ -167,7 +168,6 @@ class HostExchange {
   };
   // Frees what nobody can be using any more.
   void end_quarantines();
-  void free_now(Quarantine& batch);
 
   HostMemory memory_;
   const bool fences_joined_ = join_heavy_fences();

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace pliant {
 namespace {
@@ -77,6 +79,21 @@ TEST_F(SharedPages, AHeapWithoutRoomLeavesThemAlone) {
   EXPECT_EQ(full.code(), Code::kOverloaded);
   EXPECT_EQ(memory_[0], std::byte{1});
   EXPECT_FALSE(owner_->contains(memory_, 1));
+}
+
+TEST(Segment, LeavesNothingMapped) {
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    size_t ours = 0;
+    for (std::string line; std::getline(maps, line);)
+      if (line.find("memfd:pliant") != std::string::npos) ++ours;
+    return ours;
+  };
+  const size_t before = mappings();
+  auto segment = std::move(Segment::create(kHeapBytes).value());
+  EXPECT_EQ(mappings(), before + 1);
+  segment.reset();
+  EXPECT_EQ(mappings(), before);
 }
 
 }  // namespace
