@@ -29,6 +29,7 @@ struct Post {
   uint64_t output = kNotRegistered;
   uint64_t staging = kNotRegistered;  // kStageSlots slots of a lane each, for unregistered memory
   uint64_t result = kNotRegistered;   // the leader's: where a shared result goes
+  uint64_t result_owner = 0;          // packed: in whose segment that is; 0: in the leader's own
   uint64_t first_lane = 0;            // the leader's: lanes staged on this channel before
   uint32_t shape = 0;
   int32_t root = 0;

@@ -105,7 +105,8 @@ void Execution::begin_host() {
                                 .largest_input = largest_input_,
                                 .host_only = host_only_,
                                 .mean_over = operation_.mean_over,
-                                .left_behind = left_behind_};
+                                .left_behind = left_behind_,
+                                .marked = operation_.mark != 0};
   const Status begun =
       host_.begin(*executor_->host_, *host_binding_, *group_, arguments, *schedule_);
   if (begun) {

@@ -374,6 +374,17 @@ void Executor::enter_view() {
   if (lingering_.empty() && host_ != nullptr) host_->enter(epoch_);
 }
 
+std::vector<PeerId> Executor::forget_departed(const Group& group) {
+  std::vector<PeerId> in_use;
+  if (host_ == nullptr) return in_use;
+  host_->forget_departed();
+  for (const auto& [key, binding] : bindings_)
+    if (const uint64_t owner = binding->host.inherited_from.load(std::memory_order_relaxed);
+        owner != 0 && binding->group->id == group.id)
+      in_use.push_back(PeerId::unpack(owner));
+  return in_use;
+}
+
 HandedIn Executor::handed_in(PeerId peer, const Operation& operation, const Group& group) const {
   if (host_ == nullptr) return {};
   const uint64_t key = key_of(operation, group);

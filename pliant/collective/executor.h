@@ -78,6 +78,9 @@ class Executor final : public Sink {
   // Forgets what belongs to older views. From here on messages of older epochs are wasted, and
   // those of newer ones are kept. What `peers` may still use is not used again before.
   void install(Epoch epoch, const FormerPeers& peers);
+  // Calls of this group that have not begun to use results of departed peers never will; returns
+  // the peers whose results are in use.
+  std::vector<PeerId> forget_departed(const Group& group);
   void peer_gone(PeerId peer) {
     if (host_ != nullptr) host_->peer_gone(peer);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace pliant {
 
@@ -173,73 +174,6 @@ void HostExchange::return_staging(std::span<std::byte> memory, const HostBinding
   waiting_staging_.push_back({memory, binding.peers, key, calls});
 }
 
-// ---- HostExchange: former views ---------------------------------------------------------------
-
-void HostExchange::retire(std::span<HostBinding* const> bindings, Epoch epoch,
-                          const FormerPeers& peers) {
-  Quarantine batch;
-  batch.epoch = epoch;
-  batch.at_large.assign(peers.at_large.begin(), peers.at_large.end());
-  batch.members.assign(peers.members.begin(), peers.members.end());
-  for (HostBinding* binding : bindings) {
-    if (binding->channel >= 0) {
-      const auto index = static_cast<size_t>(binding->channel);
-      if (may_be_in_use(*binding, owners_[index].key)) {
-        quarantined_[index] = true;
-        batch.channels.push_back(index);
-      }
-      control().keys[index].store(0, std::memory_order_release);
-      owners_[index] = {};
-    }
-    if (!binding->result.empty()) batch.results.push_back(binding->result);
-    for (const std::span<std::byte> memory : binding->retired) batch.results.push_back(memory);
-    if (!binding->own_staging.empty()) batch.staging.push_back(binding->own_staging);
-  }
-  // Only this process writes to its staging, and not before all members have met in the new view.
-  for (const Waiting& waiting : waiting_staging_) idle_staging_.push_back(waiting.memory);
-  waiting_staging_.clear();
-  quarantines_.push_back(std::move(batch));
-  end_quarantines();
-}
-
-void HostExchange::enter(Epoch epoch) {
-  control().epoch.store(number(epoch), std::memory_order_release);
-}
-
-void HostExchange::end_quarantines() {
-  std::erase_if(quarantines_, [&](Quarantine& batch) {
-    std::erase_if(batch.members, [&](PeerId peer) {
-      Segment* const segment = memory_.segment_of(peer);
-      return segment == nullptr ||
-             ControlArea::of(segment->control()).epoch.load(std::memory_order_acquire) >=
-                 number(batch.epoch);
-    });
-    if (!batch.at_large.empty() || !batch.members.empty()) return false;
-    for (const size_t index : batch.channels) quarantined_[index] = false;
-    idle_results_.insert(idle_results_.end(), batch.results.begin(), batch.results.end());
-    for (const std::span<std::byte> memory : batch.staging) own().release(memory.data());
-    return true;
-  });
-}
-
-void HostExchange::peer_gone(PeerId peer) {
-  for (Quarantine& batch : quarantines_) {
-    std::erase(batch.at_large, peer);
-    std::erase(batch.members, peer);
-  }
-  end_quarantines();
-}
-
-Result<std::span<std::byte>> HostExchange::take_result(size_t bytes) {
-  end_quarantines();
-  const auto at = std::find_if(idle_results_.begin(), idle_results_.end(),
-                               [&](const auto& memory) { return memory.size() >= bytes; });
-  if (at == idle_results_.end()) return own().allocate(bytes);
-  const std::span<std::byte> memory = *at;
-  idle_results_.erase(at);
-  return memory;
-}
-
 HandedIn HostExchange::handed_in(PeerId peer, uint64_t key, uint32_t sequence, size_t count) const {
   Segment* const segment = memory_.segment_of(peer);
   if (segment == nullptr) return {};
@@ -361,13 +295,34 @@ Status HostCall::post_buffers(Post& post) {
 Status HostCall::post_result(Post& post) {
   const size_t bytes = call_.count * element_bytes_;
   if (!call_.shared_result || binding_->self != 0 || bytes == 0) return {};
-  if (binding_->result.size() < bytes) {
-    auto memory = host_->take_result(bytes);
+  PLIANT_TRY(provide_result(bytes));
+  post.result_owner = binding_->result.owner.packed();
+  post.result = *host_->offset_of(binding_->result);
+  return {};
+}
+
+Status HostCall::provide_result(size_t bytes) {
+  ResultMemory& result = binding_->result;
+  ResultMemory& next = binding_->next_result;
+  const bool inherited = result.owner != PeerId{};
+  if (result.bytes.size() < bytes || !host_->offset_of(result)) {
+    auto memory = host_->take_result(bytes, *binding_, call_.marked);
     if (!memory) return memory.error();
-    if (!binding_->result.empty()) binding_->retired.push_back(binding_->result);
-    binding_->result = *memory;
+    if (!inherited && !result.bytes.empty()) binding_->retired.push_back(result.bytes);
+    if (!next.bytes.empty()) binding_->retired.push_back(std::exchange(next, {}).bytes);
+    result = std::move(*memory);
+    return {};
   }
-  post.result = host_->own().offset_of(binding_->result.data());
+  if (!inherited) return {};
+  if (next.bytes.size() >= bytes) {
+    if (next.filled->load(std::memory_order_acquire)) result = std::exchange(next, {});
+    return {};
+  }
+  // Not with the first call, which members that have lost somebody are waiting for.
+  auto memory = host_->fill_result(bytes);
+  if (!memory) return memory.error();
+  if (!next.bytes.empty()) binding_->retired.push_back(next.bytes);
+  next = std::move(*memory);
   return {};
 }
 
@@ -451,7 +406,7 @@ HostCall::Mode HostCall::choose_mode() {
   binding_->retired.clear();
   first_lane_ = post_of(0).first_lane;
   if (call_.shared_result && post_of(0).result != kNotRegistered)
-    output_ = binding_->peers[0].segment->at(post_of(0).result);
+    output_ = host_->find_result(*binding_, call_bytes(), post_of(0));
 
   const bool reduces = schedule_->blocks[0].host.reduce;
   const bool everyone_receives = schedule_->blocks[0].host.receiver == HostPart::kEveryone;

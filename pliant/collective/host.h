@@ -16,6 +16,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,8 @@ struct HostMemory {
   Segment* own = nullptr;
   std::function<Segment*(PeerId)> segment_of;  // null while it is not there yet
   std::function<void(PeerId)> wake;            // announces a change to a sleeping peer
+  // Has another thread run a task; false if that one has too much to do already.
+  std::function<bool(std::function<void()>)> aside;
 };
 
 // What a call brings; equal to Operation, resolved.
@@ -56,6 +59,7 @@ struct HostArguments {
   bool host_only = true;     // false: the lanes also pass between hosts
   int mean_over = 1;
   std::span<const std::byte* const> left_behind = {};  // see Operation
+  bool marked = false;  // by steps, which all members make one after the other
 };
 
 // A peer's channel, once found.
@@ -67,6 +71,16 @@ struct HostPeer {
   size_t index = 0;  // of the channel
 };
 
+// Memory for shared results. To have pages of its own zeroed by the kernel takes longer than to
+// fill them, so a leader begins with what its predecessor has left, which the members have in use.
+struct ResultMemory {
+  PeerId owner = {};  // in whose segment it is; none: in the own
+  std::span<std::byte> bytes = {};
+  std::vector<PeerId> seen_by = {};  // those who have the segment, if its owner has departed
+  // Null, or it says whether the pages are there; whoever fills it stops when nobody asks any more.
+  std::shared_ptr<std::atomic<bool>> filled = {};
+};
+
 // What a name keeps from call to call. Stays at one address.
 struct HostBinding {
   int channel = -1;                // in the own segment
@@ -74,7 +88,9 @@ struct HostBinding {
   std::vector<int> index_of_rank;  // -1: on another host
   size_t self = 0;                 // this process's index among the peers
   uint64_t lanes_staged = 0;       // the leader's count
-  std::span<std::byte> result;     // the leader's memory for shared results
+  ResultMemory result;             // where the leader has put the last shared one
+  ResultMemory next_result;        // the leader's own, to follow that of a predecessor
+  std::atomic<uint64_t> inherited_from = 0;   // packed: the predecessor whose memory is in use
   std::vector<std::span<std::byte>> retired;  // former results that peers may still read
   std::span<std::byte> own_staging;           // kept by names whose buffers are registered
   // After a call that failed on all members: what their channels must say before the next post. One
@@ -122,8 +138,17 @@ class HostExchange {
   void peer_gone(PeerId peer);
   // See Executor.
   HandedIn handed_in(PeerId peer, uint64_t key, uint32_t sequence, size_t count) const;
-  // Memory for a shared result, from former ones if one fits.
-  Result<std::span<std::byte>> take_result(size_t bytes);
+  // Memory for a shared result, from former ones if one fits. `may_inherit`: also from those of
+  // departed leaders.
+  Result<ResultMemory> take_result(size_t bytes, const HostBinding& binding, bool may_inherit);
+  // The same, new, of the own segment; its pages come by and by.
+  Result<ResultMemory> fill_result(size_t bytes);
+  // Of its owner's segment; nothing if that is gone.
+  std::optional<uint64_t> offset_of(const ResultMemory& memory) const;
+  // The memory in which a call puts its shared result.
+  std::byte* find_result(HostBinding& binding, size_t bytes, const Post& leader);
+  // Results of departed leaders that are not in use by now never will be.
+  void forget_departed();
   // Peers write only to what they share by intent, never to each other's outputs: one that was
   // stopped and goes on later must not find a buffer of a newer view. For elastic sessions.
   void keep_outputs_private() { private_outputs_ = true; }
@@ -163,9 +188,12 @@ class HostExchange {
     std::vector<PeerId> at_large;  // until they are gone
     std::vector<PeerId> members;   // until they have entered the view, or are gone
     std::vector<size_t> channels;
-    std::vector<std::span<std::byte>> results;
+    std::vector<ResultMemory> results;
     std::vector<std::span<std::byte>> staging;
   };
+  void retire_result(Quarantine& batch, HostBinding& binding);
+  template <typename Which>
+  void drop_results(Which which);
   // Frees what nobody can be using any more.
   void end_quarantines();
 
@@ -175,7 +203,9 @@ class HostExchange {
   std::vector<Owner> owners_;
   std::vector<bool> quarantined_ = std::vector<bool>(kChannels, false);
   std::vector<Quarantine> quarantines_;
-  std::vector<std::span<std::byte>> idle_results_;
+  std::vector<ResultMemory> idle_results_;
+  std::vector<PeerId> members_;            // of this host and of this view and the one before
+  std::atomic<bool> met_results_ = false;  // a call of this view has got to its result
   std::vector<std::span<std::byte>> idle_staging_;
   std::vector<Waiting> waiting_staging_;
   SlotWrites slot_writes_;
@@ -233,6 +263,8 @@ class HostCall {
   const Post& post_of(size_t member) const;
   Status post_buffers(Post& post);
   Status post_result(Post& post);
+  // The leader's memory for a shared result.
+  Status provide_result(size_t bytes);
   size_t members() const { return binding_->peers.size(); }
   bool reducer_is_self(const Block& block) const;
   bool receives(const Block& block) const;

@@ -34,6 +34,7 @@ struct Case {
   Memory memory = Memory::kPlain;
   Place place = Place::kApart;
   bool shared_result = false;
+  uint64_t mark = 0;
 
   size_t block(Rank rank) const {
     return counts.empty() ? count : counts[static_cast<size_t>(rank)];
@@ -245,6 +246,7 @@ class TestCall final {
     operation.root = call_.root;
     operation.counts = call_.counts;
     operation.shared_result = call_.shared_result;
+    operation.mark = call_.mark;
     change(operation);
     auto begun = cluster_.executor(process).begin(operation, cluster_.group(ranks_, process));
     if (!begun) {
@@ -283,6 +285,7 @@ class TestCall final {
       Part& part = parts_[static_cast<size_t>(rank)];
       if (part.execution == nullptr || !part.execution->finished()) continue;
       part.status.emplace(part.execution->take_status());
+      part.result_at = part.execution->result();
       const size_t bytes = extent(call_, rank, size()).output * size_of(call_.dtype);
       if (call_.shared_result && part.status->ok() && bytes > 0)
         part.shared.assign(part.execution->result(), part.execution->result() + bytes);
@@ -327,6 +330,10 @@ class TestCall final {
   }
   // After release().
   const Status& status(Rank rank) const { return *parts_[static_cast<size_t>(rank)].status; }
+  // Where a shared result stood.
+  const std::byte* result_at(Rank rank) const {
+    return parts_[static_cast<size_t>(rank)].result_at;
+  }
   bool ended(Rank rank) const { return parts_[static_cast<size_t>(rank)].status.has_value(); }
 
   std::string describe() const {
@@ -346,6 +353,7 @@ class TestCall final {
     Execution* execution = nullptr;
     std::optional<Status> status;
     Data shared;
+    const std::byte* result_at = nullptr;
   };
 
   static std::vector<Rank> everyone(const TestCluster& cluster) {

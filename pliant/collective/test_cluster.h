@@ -10,12 +10,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pliant/collective/executor.h"
@@ -58,6 +60,10 @@ class TestCluster final {
   Executor& executor(Rank rank) { return *process(rank).executor; }
   Segment& segment(Rank rank) { return *process(rank).segment; }
   FakeNetwork& network() { return network_; }
+  // What ranks have left to other threads, which run it only now.
+  void run_tasks() {
+    for (const auto& task : std::exchange(tasks_, {})) task();
+  }
   // Whom ranks have woken because its segment says that it sleeps.
   const std::vector<PeerId>& woken() const { return woken_; }
   Instant now() const { return now_; }
@@ -69,12 +75,25 @@ class TestCluster final {
     return make_group(ids, peer(self), process(self).epoch);
   }
   // One rank goes on to a view of the same members, whose calls of the former one are over.
-  void install(Rank rank, Epoch epoch) {
-    std::vector<PeerId> others = peers_;
-    std::erase(others, peer(rank));
+  void install(Rank rank, Epoch epoch) { install(rank, epoch, Gone{}); }
+  // The same, without those that have ended, or that may still run.
+  struct Gone {
+    std::vector<Rank> ended = {};
+    std::vector<Rank> at_large = {};
+  };
+  void install(Rank rank, Epoch epoch, const Gone& gone) {
+    std::vector<PeerId> members = peers_;
+    std::vector<PeerId> at_large;
+    for (const Rank other : gone.at_large) at_large.push_back(peer(other));
+    for (const PeerId other : at_large) std::erase(members, other);
+    for (const Rank other : gone.ended) {
+      std::erase(members, peer(other));
+      executor(rank).peer_gone(peer(other));
+    }
     process(rank).epoch = epoch;
-    process(rank).world = make_group(peers_, peer(rank), epoch);
-    executor(rank).install(epoch, {.at_large = {}, .members = others});
+    process(rank).world = make_group(members, peer(rank), epoch);
+    std::erase(members, peer(rank));
+    executor(rank).install(epoch, {.at_large = at_large, .members = members});
   }
   // Nobody has the memory of a dead rank mapped any more.
   void drop_segment(Rank rank) { process(rank).segment.reset(); }
@@ -193,7 +212,12 @@ class TestCluster final {
       one.host = std::make_unique<HostExchange>(
           HostMemory{.own = one.segment.get(),
                      .segment_of = [this](PeerId id) { return segment_of(id); },
-                     .wake = [this](PeerId id) { woken_.push_back(id); }});
+                     .wake = [this](PeerId id) { woken_.push_back(id); },
+                     .aside =
+                         [this](auto task) {
+                           tasks_.push_back(std::move(task));
+                           return true;
+                         }});
     }
     one.executor = std::make_unique<Executor>(
         *one.transport, one.host.get(),
@@ -222,6 +246,7 @@ class TestCluster final {
   const Options options_;
   FakeNetwork network_;
   std::vector<PeerId> woken_;
+  std::vector<std::function<void()>> tasks_;
   std::vector<PeerId> peers_;
   std::vector<std::unique_ptr<Process>> ranks_;
   Instant now_{std::chrono::hours(1)};

@@ -142,7 +142,8 @@ Status Engine::open_transports(Member& self) {
     host_ = std::make_unique<HostExchange>(
         HostMemory{.own = segment_.get(),
                    .segment_of = [shm](PeerId peer) { return shm->segment_of(peer); },
-                   .wake = [shm](PeerId peer) { shm->wake(peer); }});
+                   .wake = [shm](PeerId peer) { shm->wake(peer); },
+                   .aside = [shm](auto task) { return shm->aside(std::move(task)); }});
   if (host_ && options_.elastic) host_->keep_outputs_private();
   make_executor(*transports_);
   return {};
@@ -580,6 +581,7 @@ void Engine::install(const ViewChange& change) {
   std::vector<PeerId> at_large;
   for (const Departure& departure : change.gone) {
     const PeerId peer = departure.peer;
+    if (departure.ended) executor_->peer_gone(peer);
     if (!departure.ended && shares_memory(peer) && shm->linked(peer)) at_large.push_back(peer);
   }
   std::vector<PeerId> members;
@@ -626,15 +628,19 @@ const std::byte* Engine::at(const SharedPlace& place) {
   return segment != nullptr ? segment->at(place.offset) : nullptr;
 }
 
-void Engine::forget_departed() {
+bool Engine::forget_departed(const Group& group) {
   const std::lock_guard guard(loop_);
   keeps_departed_ = false;
+  departed_in_use_ = executor_->forget_departed(group);
   drop_departed();
+  return departed_in_use_.empty();
 }
 
 void Engine::drop_departed() {
   if (keeps_departed_ || !transports_ || transports_->shm() == nullptr) return;
-  transports_->shm()->drop_lost(world_.members);
+  std::vector<PeerId> kept = departed_in_use_;
+  kept.insert(kept.end(), world_.members.begin(), world_.members.end());
+  transports_->shm()->drop_lost(kept);
 }
 
 void Engine::tell(const Message& message) {

@@ -77,7 +77,7 @@ class Engine final : private Sink, public StepGround {
   HandedIn handed_in(PeerId peer, const Operation& operation, const Group& group) override;
   SharedPlace place_of(const std::byte* result, size_t bytes) override;
   const std::byte* at(const SharedPlace& place) override;
-  void forget_departed() override;
+  bool forget_departed(const Group& group) override;
   void tell(const Message& message) override;
   Instant time() const override { return now(); }
   bool candidate() const override { return candidate_; }
@@ -161,6 +161,7 @@ class Engine final : private Sink, public StepGround {
   bool ready_ = true;            // to be a member: a candidate is when its first step begins
   std::vector<Member> meeting_;  // to be reported as met once they are reachable
   bool keeps_departed_ = false;  // what members of former views left behind may be in use
+  std::vector<PeerId> departed_in_use_;  // by operations, where that is not so
   // The newest view that was not installed yet, with all departures since the one that was.
   ViewChange pending_;
   std::atomic<uint32_t> newest_epoch_ = 0;

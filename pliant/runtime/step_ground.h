@@ -54,8 +54,9 @@ class StepGround {
   // it never saw that memory. Places outlive their owner until forget_departed().
   virtual SharedPlace place_of(const std::byte* /*result*/, size_t /*bytes*/) { return {}; }
   virtual const std::byte* at(const SharedPlace& /*place*/) { return nullptr; }
-  // Nothing that members of former views have left behind is needed any more.
-  virtual void forget_departed() {}
+  // Nothing that members of former views have left behind is needed any more, except by operations
+  // of this group that use it already. False: there are some; ask again.
+  virtual bool forget_departed(const Group& /*group*/) { return true; }
   // Progress, Proposal or Recovered, for the coordinator.
   virtual void tell(const Message& message) = 0;
   virtual Instant time() const = 0;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kViewsKept = 16;
 constexpr uint64_t kSettingsBytesMax = uint64_t{64} << 20;
+constexpr uint64_t kForgetAgainAfter = 8;
 constexpr Duration kProgressEvery = std::chrono::milliseconds(100);
 
 // A job of fixed size will not have another view.
@@ -278,8 +279,7 @@ void Steps::finish_step() {
   }
   committed_ = open_->number;
   if (forget_at_ != 0 && committed_ >= forget_at_) {
-    forget_at_ = 0;
-    ground_.forget_departed();
+    forget_at_ = ground_.forget_departed(active_) ? 0 : committed_ + kForgetAgainAfter;
   }
   // They are those of the next step too, unless this one was special.
   contributors_known_ =
@@ -360,8 +360,6 @@ Status Steps::change_view() {
   }
   agreed_ = true;
   repair_ = false;
-  // The results of the step before the open one may stand there until that one is committed.
-  forget_at_ = committed_ + 2;
   redo_began_ = ground_.time();
   times_.agree = *redo_began_ - *change_began_;
   return {};
@@ -456,6 +454,9 @@ Group Steps::group_of(const std::vector<Rank>& ranks) const {
 
 Status Steps::follow(const Fate& fate) {
   const Group& world = ground_.world();
+  // The results of the step before the open one may stand in memory of departed members until that
+  // one is committed. At the same step on all members: a leader may have begun to use such memory.
+  forget_at_ = fate.committed + 2;
   active_ranks_ = fate.with_state;
   newcomers_ = fate.with_state.size() < static_cast<size_t>(world.size());
   sync_before_ = fate.sync_before;

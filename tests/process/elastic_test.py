@@ -97,6 +97,17 @@ class Losses(Elastic):
         job.await_that(lambda: self.segments_of(survivor) == 3)
         self.finish(job)
 
+    def test_the_memory_of_a_lost_leader_is_used_until_the_next_has_its_own(self):
+        job = self.job(3, ["--max", "3"], ["--gradient", "16M"])
+        leader, survivor, _ = (int(member["pid"]) for member in job.await_members(3)["members"])
+        job.await_step(5, 3)
+        before = self.kill(job, [leader])
+        job.await_step(before + 20, 2)
+        # Its own segment and that of the other, in the same view.
+        job.await_that(lambda: self.segments_of(survivor) == 2)
+        self.assertEqual(job.newest()["epoch"], 2)
+        self.finish(job)
+
     def segments_of(self, pid):
         with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
             return sum("memfd:pliant (deleted)" in line for line in maps)

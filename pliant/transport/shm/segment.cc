@@ -170,6 +170,12 @@ void Segment::discard(std::span<std::byte> part) {
                          static_cast<off_t>(end - begin)) == 0);
 }
 
+void Segment::fill(std::span<std::byte> part) {
+  const uint64_t begin = offset_of(part.data()) / kPage * kPage;
+  const uint64_t end = round_up(offset_of(part.data()) + part.size());
+  (void)fallocate(fd_, 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
+}
+
 // The same pages get a second address: the caller's. Peers see them in the heap.
 Status Segment::adopt(std::byte* memory, size_t bytes) {
   const size_t size = round_up(bytes);

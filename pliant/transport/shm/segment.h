@@ -68,6 +68,9 @@ class Segment {
   // Gives the pages back that lie in this part of an allocation, which stays; they read as zeroes.
   // No other allocation shares them: those at its ends go with its first and last byte.
   void discard(std::span<std::byte> part);
+  // Has the kernel provide the pages of a part of an allocation, as far as it has any: whoever
+  // touches them next does not wait for that.
+  void fill(std::span<std::byte> part);
   // The owner's: puts memory of its own into the heap, with its contents, so that peers reach it
   // where it is. It starts a page and is mapped for itself: all of its last page is taken. Nobody
   // else may use it during the call, and it stays mapped until surrender(), which makes it private

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -79,6 +80,23 @@ TEST_F(SharedPages, AHeapWithoutRoomLeavesThemAlone) {
   EXPECT_EQ(full.code(), Code::kOverloaded);
   EXPECT_EQ(memory_[0], std::byte{1});
   EXPECT_FALSE(owner_->contains(memory_, 1));
+}
+
+TEST_F(SharedPages, AreThereOnceFilled) {
+  const auto pages = [&] {
+    struct stat info {};
+    EXPECT_EQ(fstat(owner_->fd(), &info), 0);
+    return info.st_blocks * 512 / 4096;
+  };
+  const auto memory = owner_->allocate(kPages).value();
+  const auto before = pages();
+  owner_->fill(memory);
+  // It begins within its first page, and so ends in a fourth.
+  EXPECT_EQ(pages(), before + 4);
+  EXPECT_EQ(memory[0], std::byte{0});
+  owner_->fill(memory);
+  owner_->release(memory.data());
+  EXPECT_EQ(pages(), before);
 }
 
 TEST(Segment, LeavesNothingMapped) {

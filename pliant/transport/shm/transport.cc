@@ -122,17 +122,19 @@ void ShmTransport::drop_lost(std::span<const PeerId> kept) {
       const std::lock_guard guard(met_mutex_);
       met_.erase(peer);
     }
-    if (link->segment) dispose(std::move(link->segment));
+    // To unmap one takes up to tenths of a second, for which neither the loop nor who trains waits.
+    // One too many goes at once.
+    std::shared_ptr<Segment> segment = std::move(link->segment);
+    (void)aside([segment = std::move(segment)]() mutable { segment.reset(); });
     links_.erase(peer);
     return true;
   });
 }
 
-// To unmap one takes up to tenths of a second, for which neither the loop nor who trains waits.
-void ShmTransport::dispose(std::shared_ptr<Segment> segment) {
-  if (!disposal_) disposal_ = std::make_unique<TaskPool>(1, kSlotsMax);
-  // One too many goes at once.
-  (void)disposal_->submit([segment = std::move(segment)]() mutable { segment.reset(); });
+bool ShmTransport::aside(std::function<void()> task) {
+  loop_.assert_held();
+  if (!aside_) aside_ = std::make_unique<TaskPool>(1, kSlotsMax);
+  return aside_->submit(std::move(task));
 }
 
 void ShmTransport::add_peer(const Member& member) {

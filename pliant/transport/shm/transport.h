@@ -61,6 +61,8 @@ class ShmTransport final : public Transport {
   // Forgets the lost peers that are not in `kept`, with their segments: nobody may hold memory of
   // theirs any more. Not from inside a call of the sink.
   void drop_lost(std::span<const PeerId> kept);
+  // Has a thread of this transport run a task, some time; false if it has too many to run.
+  bool aside(std::function<void()> task);
   // Wakes the peer if it sleeps. Any thread.
   void wake(PeerId peer);
 
@@ -108,7 +110,6 @@ class ShmTransport final : public Transport {
   bool pump_in(Link& link);
   size_t put(Ring& ring, Outgoing& message);
   bool take(Link& link, Ring& ring, uint64_t& position, uint64_t end);
-  void dispose(std::shared_ptr<Segment> segment);
   Link* find(PeerId peer);
   Link& add_link(PeerId peer);
 
@@ -129,7 +130,7 @@ class ShmTransport final : public Transport {
   std::unordered_map<PeerId, Met> met_;
   std::unordered_map<int, Stranger> strangers_;
   std::vector<Loop::TimerId> retries_;
-  std::unique_ptr<TaskPool> disposal_;  // of segments; made when there is one
+  std::unique_ptr<TaskPool> aside_;  // made when there is a task
 };
 
 }  // namespace pliant
