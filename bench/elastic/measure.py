@@ -5,7 +5,7 @@
                                     [--victims 4] [--output kills.json]
     bench/elastic/measure.py stops  [--count 20]   heartbeat of 200 ms
     bench/elastic/measure.py resize [--count 20]   2 -> 4 and 4 -> 2, with and without state
-    bench/elastic/measure.py steady [--rounds 5]   elastic steps, those of a job of fixed size, and
+    bench/elastic/measure.py steady [--rounds 15]  elastic steps, those of a job of fixed size, and
                                                    the same operations without steps
 
 Times come from the workers' own records (CLOCK_MONOTONIC, one machine). Every run is judged: each
@@ -241,23 +241,25 @@ STEADY = (("elastic", lambda np: ["--max", str(np)], []), ("static", lambda np: 
 
 
 def steady(arguments):
+    """The machine's pace changes by the second: runs are compared with those beside them."""
     found = {}
     for size in ("1K", "1M", "100M"):
         for np in (2, 4, 8):
             times = {name: [] for name, _, _ in STEADY}
-            for _ in range(arguments.rounds):
-                for name, run, worker in STEADY:
+            for turn in range(arguments.rounds):
+                for name, run, worker in STEADY[::-1] if turn % 2 else STEADY:
                     done = subprocess.run(
                         [arguments.pliant, "run", "-n", str(np), "--no-prefix", *run(np), "--",
-                         arguments.pliant, "chaos-worker", "--gradient", size, "--seconds", "1",
+                         arguments.pliant, "chaos-worker", "--gradient", size, "--seconds", "0.3",
                          *worker], capture_output=True, text=True, check=True)
-                    times[name] += [float(line) for line in done.stdout.split()]
-            middle = {name: statistics.median(values) for name, values in times.items()}
-            low = {name: min(values) for name, values in times.items()}
-            row = {f"{name}_us": round(value, 3) for name, value in middle.items()}
+                    times[name].append(statistics.median(map(float, done.stdout.split())))
+            row = {f"{name}_us": round(statistics.median(values), 3)
+                   for name, values in times.items()}
             for other in ("static", "bare"):
-                row[f"over_{other}"] = round(middle["elastic"] / middle[other], 3)
-                row[f"over_{other}_of_minima"] = round(low["elastic"] / low[other], 3)
+                ratios = [mine / theirs for mine, theirs in zip(times["elastic"], times[other])]
+                low, middle, high = statistics.quantiles(ratios, n=4)
+                row[f"over_{other}"] = round(middle, 3)
+                row[f"over_{other}_quartiles"] = [round(low, 3), round(high, 3)]
             found[f"np {np} {size}"] = row
             print(np, size, row, file=sys.stderr)
     return found
@@ -268,7 +270,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["kills", "stops", "resize", "steady"])
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--np", type=int, default=8)
     parser.add_argument("--gradient", default="100M")
     parser.add_argument("--private", default="0", help="memory that each worker holds besides")

@@ -367,7 +367,9 @@ void Execution::free_messages() {
   Transport& transport = executor_->transport_;
   const size_t element = size_of(operation_.dtype);
   transport.forget({input_, input_elements_ * element});
-  if (test_defect() != Defect::kLateWrite) transport.forget({output_, output_elements_ * element});
+  // The defect is one of results that stay; elsewhere it would be one of the test.
+  if (test_defect() != Defect::kLateWrite || operation_.mark == 0)
+    transport.forget({output_, output_elements_ * element});
   const size_t scratch = schedule_->chunk_elements * size_of(accumulator_of(operation_.dtype));
   for (Lane& lane : lanes_) {
     if (lane.done) continue;

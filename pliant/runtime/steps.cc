@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kViewsKept = 16;
 constexpr uint64_t kSettingsBytesMax = uint64_t{64} << 20;
 constexpr uint64_t kForgetAgainAfter = 8;
+constexpr uint64_t kLooksApart = 1024;  // steps, at most
 constexpr Duration kProgressEvery = std::chrono::milliseconds(100);
 
 // A job of fixed size will not have another view.
@@ -295,10 +296,14 @@ void Steps::tell_progress() {
   if (redo_began_) tell_recovered();
   const bool asked =
       std::binary_search(options_.report_steps.begin(), options_.report_steps.end(), committed_);
-  // The clock is a system call's worth; a step that takes microseconds should not pay it each time.
-  if (!asked && committed_ % 16 != 0) return;
+  if (!asked && committed_ < next_look_) return;
   if (!options_.elastic || ground_.world().self != 0) return;
   const Instant now = ground_.time();
+  // Steps of microseconds do not pay for the clock each time; of those that take long, each is
+  // told.
+  const bool often = now - std::exchange(last_look_, now) < kProgressEvery / 4;
+  looks_apart_ = std::clamp<uint64_t>(often ? looks_apart_ * 2 : looks_apart_ / 2, 1, kLooksApart);
+  next_look_ = committed_ + looks_apart_;
   if (!asked && now - last_progress_ < kProgressEvery) return;
   last_progress_ = now;
   ground_.tell(Progress{committed_, samples_total_});

@@ -244,6 +244,9 @@ class Steps final {
   std::optional<Instant> change_began_;
   std::optional<Instant> redo_began_;
   Instant last_progress_{};
+  Instant last_look_{};  // at the clock
+  uint64_t next_look_ = 0;
+  uint64_t looks_apart_ = 1;
 };
 
 }  // namespace pliant

@@ -155,7 +155,8 @@ int Worker::train_steps() {
   const Scenario& scenario = around_.world.scenario;
   Steps::Options options;
   options.elastic = true;
-  Steps steps(*this, id(), options);
+  steps_ = std::make_unique<Steps>(*this, id(), options);
+  Steps& steps = *steps_;
   Vector state(scenario.model, 0);
   for (size_t i = 0; i < state.size(); ++i) state[i] = static_cast<int64_t>(i % 7);
   Vector counter(1, 0);
