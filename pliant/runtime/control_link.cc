@@ -56,8 +56,9 @@ ControlLink::ControlLink(Loop& loop, Address coordinator, const SessionOptions& 
       token_(options.token),
       elastic_(options.elastic),
       beat_every_(options.heartbeat / 4),
-      last_beat_ns_(now().time_since_epoch().count()),
-      self_(std::move(self)) {}
+      self_(std::move(self)) {
+  beat_now();
+}
 
 ControlLink::~ControlLink() {
   loop_.assert_held();
@@ -96,7 +97,7 @@ void ControlLink::beat() {
     beat_.reset();
     // Before this process counts as awake, it must know what was decided while it slept.
     if (overslept()) hear_now();
-    last_beat_ns_.store(now().time_since_epoch().count(), std::memory_order_release);
+    beat_now();
     socket_->send(Alive{});
     beat();
   });
@@ -173,13 +174,11 @@ void ControlLink::watch(Callbacks callbacks) {
   if (!gone_.ok()) callbacks_.on_coordinator_gone(gone_.error());
 }
 
-// A coarse clock will do, and costs a fifth of a fine one: this is asked after every step. It may
-// lag by some milliseconds, hence half the time after which the coordinator would give up.
-bool ControlLink::overslept() const {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-  const int64_t now_ns = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-  return now_ns - last_beat_ns_.load(std::memory_order_acquire) > 2 * beat_every_.count();
+// Half the time after which the coordinator would give up, since the coarse clock may lag by some
+// milliseconds.
+void ControlLink::beat_now() {
+  const Instant until = now() + 2 * beat_every_;
+  awake_until_ns_.store(until.time_since_epoch().count(), std::memory_order_release);
 }
 
 void ControlLink::hear_now() {

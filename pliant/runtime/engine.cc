@@ -599,7 +599,7 @@ void Engine::install(const ViewChange& change) {
 
 bool Engine::left_behind() {
   if (!control_ || !options_.elastic) return false;
-  if (control_->overslept()) {
+  if (control_->overslept()) [[unlikely]] {
     const std::lock_guard guard(loop_);
     control_->hear_now();
   }
