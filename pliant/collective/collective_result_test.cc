@@ -82,6 +82,23 @@ TEST_F(ResultMemoryTest, IsReplacedByMore) {
   EXPECT_TRUE(needed({1, 2, 3}).empty());
 }
 
+TEST_F(ResultMemoryTest, StaysWhereThereIsNoRoomForAnother) {
+  ASSERT_EQ(run(kStep, "step", {0, 1, 2, 3}), 0);
+  cluster_.kill(0);
+  install({1, 2, 3}, 2, {.ended = {0}});
+  EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
+  // What a call needs besides: its input and its output.
+  Segment& heap = cluster_.segment(1);
+  std::vector<std::byte*> rooms;
+  for (int i = 0; i < 2; ++i) rooms.push_back(heap.allocate(130'000).value().data());
+  while (heap.allocate(1)) {
+  }
+  for (std::byte* const room : rooms) heap.release(room);
+  EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
+  EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
+  EXPECT_EQ(needed({1, 2, 3}), std::vector<Rank>{0});
+}
+
 TEST_F(ResultMemoryTest, OutlivesSeveralLeaders) {
   Rank leader = 0;
   ASSERT_EQ(run(kStep, "a", {0, 1, 2, 3}), 0);

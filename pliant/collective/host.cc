@@ -318,9 +318,10 @@ Status HostCall::provide_result(size_t bytes) {
     if (next.filled->load(std::memory_order_acquire)) result = std::exchange(next, {});
     return {};
   }
-  // Not with the first call, which members that have lost somebody are waiting for.
+  // Not with the first call, which members that have lost somebody are waiting for. Without room
+  // for it, the predecessor's stays.
   auto memory = host_->fill_result(bytes);
-  if (!memory) return memory.error();
+  if (!memory) return {};
   if (!next.bytes.empty()) binding_->retired.push_back(next.bytes);
   next = std::move(*memory);
   return {};
