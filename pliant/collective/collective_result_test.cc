@@ -1,6 +1,12 @@
 // The memory of shared results, which outlives the leader that provided it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
 #include "pliant/collective/test_calls.h"
 #include "pliant/collective/test_layouts.h"
 
@@ -99,26 +105,34 @@ TEST_F(ResultMemoryTest, StaysWhereThereIsNoRoomForAnother) {
   EXPECT_EQ(needed({1, 2, 3}), std::vector<Rank>{0});
 }
 
-TEST_F(ResultMemoryTest, OutlivesSeveralLeaders) {
-  Rank leader = 0;
-  ASSERT_EQ(run(kStep, "a", {0, 1, 2, 3}), 0);
-  ASSERT_EQ(run(kStep, "b", {0, 1, 2, 3}), 0);
+TEST_F(ResultMemoryTest, OutlivesSeveralLeadersAndServesOneNameAtATime) {
+  std::vector<std::string> names = {"a", "b"};
+  for (const std::string& name : names) ASSERT_EQ(run(kStep, name, {0, 1, 2, 3}), 0);
+  std::vector<Rank> dead;
   for (std::vector<Rank> rest = {1, 2, 3}; rest.size() > 1; rest.erase(rest.begin())) {
-    cluster_.kill(leader++);
-    std::vector<Rank> dead;
-    for (Rank rank = 0; rank < leader; ++rank) dead.push_back(rank);
-    install(rest, static_cast<uint32_t>(leader) + 1, {.ended = dead});
-    // Two names never get the same memory.
-    TestCall a(cluster_, kStep, "a", rest);
-    TestCall b(cluster_, kStep, "b", rest);
-    a.begin();
-    b.begin();
-    ASSERT_TRUE(cluster_.run_until([&] { return a.done() && b.done(); }));
-    a.judge();
-    b.judge();
-    EXPECT_NE(a.result_at(0), b.result_at(0));
-    EXPECT_TRUE(cluster_.segment(0).contains(a.result_at(0), 1));
-    EXPECT_TRUE(cluster_.segment(0).contains(b.result_at(0), 1));
+    dead.push_back(rest.front() - 1);
+    cluster_.kill(dead.back());
+    install(rest, static_cast<uint32_t>(rest.front()) + 1, {.ended = dead});
+    names.push_back("new with leader " + std::to_string(rest.front()));
+    std::vector<std::unique_ptr<TestCall>> calls;
+    for (const std::string& name : names) {
+      calls.push_back(std::make_unique<TestCall>(cluster_, kStep, name, rest));
+      calls.back()->begin();
+    }
+    cluster_.run_until([&] {
+      return std::all_of(calls.begin(), calls.end(), [](const auto& call) { return call->done(); });
+    });
+    std::set<const std::byte*> places;
+    for (const auto& call : calls) {
+      call->judge();
+      places.insert(call->result_at(0));
+    }
+    EXPECT_EQ(places.size(), names.size());
+    // The two of the first leader are in use again.
+    EXPECT_EQ(
+        std::count_if(places.begin(), places.end(),
+                      [&](const std::byte* at) { return cluster_.segment(0).contains(at, 1); }),
+        2);
   }
 }
 
@@ -159,6 +173,12 @@ TEST_F(ResultMemoryTest, IsNotForThoseWhoNeverSawIt) {
   EXPECT_TRUE(needed({1, 2, 3}).empty());
   drop(0);
   EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 1);
+  EXPECT_EQ(run(kStep, "step", {1, 2}), 1);
+}
+
+TEST_F(ResultMemoryTest, IsNotTakenFromTheLiving) {
+  ASSERT_EQ(run(kStep, "step", {0, 1, 2, 3}), 0);
+  install({0, 1, 2, 3}, 2, {});
   EXPECT_EQ(run(kStep, "step", {1, 2}), 1);
 }
 
