@@ -30,6 +30,12 @@ class ResultMemoryTest : public ::testing::Test {
   void install(const std::vector<Rank>& ranks, uint32_t epoch, const TestCluster::Gone& gone) {
     for (const Rank rank : ranks) cluster_.install(rank, Epoch{epoch}, gone);
   }
+  // Four made a step, then rank 0 was killed.
+  void lose_the_leader() {
+    ASSERT_EQ(run(kStep, "step", {0, 1, 2, 3}), 0);
+    cluster_.kill(0);
+    install({1, 2, 3}, 2, {.ended = {0}});
+  }
   // The ranks whose memory these still need for results; all must say the same.
   std::vector<Rank> needed(const std::vector<Rank>& ranks) {
     std::vector<PeerId> first;
@@ -59,9 +65,7 @@ class ResultMemoryTest : public ::testing::Test {
 };
 
 TEST_F(ResultMemoryTest, OutlivesItsLeaderUntilTheNextHasItsOwn) {
-  ASSERT_EQ(run(kStep, "step", {0, 1, 2, 3}), 0);
-  cluster_.kill(0);
-  install({1, 2, 3}, 2, {.ended = {0}});
+  lose_the_leader();
   EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
   EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
   EXPECT_EQ(needed({1, 2, 3}), std::vector<Rank>{0});
@@ -75,9 +79,7 @@ TEST_F(ResultMemoryTest, OutlivesItsLeaderUntilTheNextHasItsOwn) {
 
 // A step may ask for more than what was there.
 TEST_F(ResultMemoryTest, IsReplacedByMore) {
-  ASSERT_EQ(run(kStep, "step", {0, 1, 2, 3}), 0);
-  cluster_.kill(0);
-  install({1, 2, 3}, 2, {.ended = {0}});
+  lose_the_leader();
   EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
   EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
   Case larger = kStep;
@@ -89,9 +91,7 @@ TEST_F(ResultMemoryTest, IsReplacedByMore) {
 }
 
 TEST_F(ResultMemoryTest, StaysWhereThereIsNoRoomForAnother) {
-  ASSERT_EQ(run(kStep, "step", {0, 1, 2, 3}), 0);
-  cluster_.kill(0);
-  install({1, 2, 3}, 2, {.ended = {0}});
+  lose_the_leader();
   EXPECT_EQ(run(kStep, "step", {1, 2, 3}), 0);
   // What a call needs besides: its input and its output.
   Segment& heap = cluster_.segment(1);
@@ -184,11 +184,9 @@ TEST_F(ResultMemoryTest, IsNotTakenFromTheLiving) {
 
 // Members agree by their steps on what they still need; other calls come when they come.
 TEST_F(ResultMemoryTest, IsInheritedByStepsAlone) {
+  lose_the_leader();
   Case other = kStep;
   other.mark = 0;
-  ASSERT_EQ(run(kStep, "step", {0, 1, 2, 3}), 0);
-  cluster_.kill(0);
-  install({1, 2, 3}, 2, {.ended = {0}});
   EXPECT_EQ(run(other, "other", {1, 2, 3}), 1);
   EXPECT_TRUE(needed({1, 2, 3}).empty());
   drop(0);

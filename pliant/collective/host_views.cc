@@ -4,14 +4,10 @@
 #include <iterator>
 #include <utility>
 
+#include "pliant/base/contains.h"
 #include "pliant/collective/host.h"
 
 namespace pliant {
-namespace {
-bool contains(const std::vector<PeerId>& peers, PeerId peer) {
-  return std::find(peers.begin(), peers.end(), peer) != peers.end();
-}
-}  // namespace
 
 void HostExchange::retire(std::span<HostBinding* const> bindings, Epoch epoch,
                           const FormerPeers& peers) {
@@ -19,6 +15,11 @@ void HostExchange::retire(std::span<HostBinding* const> bindings, Epoch epoch,
   batch.epoch = epoch;
   batch.at_large.assign(peers.at_large.begin(), peers.at_large.end());
   batch.members.assign(peers.members.begin(), peers.members.end());
+  // Whoever is neither at large nor a member has ended.
+  for (Quarantine& older : quarantines_)
+    std::erase_if(older.members, [&](PeerId peer) {
+      return !contains(batch.members, peer) && !contains(batch.at_large, peer);
+    });
   // What the members had in the view before the last is not what they have now, if they got on.
   if (met_results_.exchange(false, std::memory_order_relaxed))
     drop_results([&](const ResultMemory& memory) { return contains(members_, memory.owner); });

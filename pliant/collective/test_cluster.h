@@ -86,10 +86,7 @@ class TestCluster final {
     std::vector<PeerId> at_large;
     for (const Rank other : gone.at_large) at_large.push_back(peer(other));
     for (const PeerId other : at_large) std::erase(members, other);
-    for (const Rank other : gone.ended) {
-      std::erase(members, peer(other));
-      executor(rank).peer_gone(peer(other));
-    }
+    for (const Rank other : gone.ended) std::erase(members, peer(other));
     process(rank).epoch = epoch;
     process(rank).world = make_group(members, peer(rank), epoch);
     std::erase(members, peer(rank));

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "pliant/base/check.h"
+#include "pliant/base/contains.h"
 
 namespace pliant {
 
@@ -16,16 +17,13 @@ bool is_lost(std::span<const Redeal> redeals, size_t member) {
 std::optional<Redeal> redeal_lost(std::span<const PeerId> dealt_to, std::span<const Redeal> before,
                                   std::span<const PeerId> active,
                                   std::span<const PeerId> left_behind) {
-  const auto has = [](std::span<const PeerId> peers, PeerId peer) {
-    return std::ranges::find(peers, peer) != peers.end();
-  };
   Redeal made{std::vector<Redeal::Part>(dealt_to.size(), Redeal::Part::kKeeps)};
   bool any = false;
   for (size_t member = 0; member < dealt_to.size(); ++member) {
     if (is_lost(before, member)) continue;
-    if (has(active, dealt_to[member])) {
+    if (contains(active, dealt_to[member])) {
       made.parts[member] = Redeal::Part::kTakesOver;
-    } else if (!has(left_behind, dealt_to[member])) {
+    } else if (!contains(left_behind, dealt_to[member])) {
       made.parts[member] = Redeal::Part::kLost;
       any = true;
     }

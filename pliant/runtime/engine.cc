@@ -581,7 +581,6 @@ void Engine::install(const ViewChange& change) {
   std::vector<PeerId> at_large;
   for (const Departure& departure : change.gone) {
     const PeerId peer = departure.peer;
-    if (departure.ended) executor_->peer_gone(peer);
     if (!departure.ended && shares_memory(peer) && shm->linked(peer)) at_large.push_back(peer);
   }
   std::vector<PeerId> members;

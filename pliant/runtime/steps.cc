@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "pliant/base/contains.h"
 #include "pliant/base/defect.h"
 #include "pliant/base/log.h"
 
@@ -199,14 +200,11 @@ void Steps::note_contributors() {
   contributors_known_ = true;
   contributor_count_ = active_.size() + static_cast<int>(left_behind_.size());
   if (!sampler_) return;
-  const auto has = [](const std::vector<PeerId>& peers, PeerId peer) {
-    return std::find(peers.begin(), peers.end(), peer) != peers.end();
-  };
   contributed_.assign(open_->dealt_to.size(), 0);
   contributed_samples_ = 0;
   for (size_t i = 0; i < open_->dealt_to.size(); ++i) {
     const PeerId peer = open_->dealt_to[i];
-    const bool counts = has(active_.members, peer) || has(left_behind_, peer);
+    const bool counts = contains(active_.members, peer) || contains(left_behind_, peer);
     if (!counts && test_defect() != Defect::kDeadSamplesKept) continue;
     contributed_[i] = 1;
     contributed_samples_ += size_of(open_->draw.members[i]);

@@ -6,6 +6,7 @@
 #include <set>
 #include <type_traits>
 
+#include "pliant/base/contains.h"
 #include "pliant/collective/squared_norm.h"
 #include "pliant/training/monitor_note.h"
 
@@ -128,12 +129,10 @@ void Monitor::nonfinite(int tensor) {
 // By the views in which the two steps were begun, not by when this member heard of a loss: some
 // hear of it inside the step that others have not begun yet.
 int Monitor::losses_before(const Step& step) const {
-  const auto has = [](const std::vector<PeerId>& peers, PeerId peer) {
-    return std::find(peers.begin(), peers.end(), peer) != peers.end();
-  };
   int losses = 0;
   for (const MemberSignals& member : signals_.by_rank)
-    if (!has(step.begun_by(), member.peer) && has(session_.losses(), member.peer)) ++losses;
+    if (!contains(step.begun_by(), member.peer) && contains(session_.losses(), member.peer))
+      ++losses;
   return losses;
 }
 

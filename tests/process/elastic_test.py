@@ -108,6 +108,14 @@ class Losses(Elastic):
         self.assertEqual(job.newest()["epoch"], 2)
         self.finish(job)
 
+    def test_of_slow_steps_each_is_told(self):
+        job = self.job(2, ["--max", "2"], ["--compute-ms", "150"])
+        first = job.await_status(lambda status: status["step"] > 0)["step"]
+        self.assertLess(first, 8)
+        later = job.await_status(lambda status: status["step"] > first)["step"]
+        self.assertLess(later, first + 8)
+        self.finish(job)
+
     def segments_of(self, pid):
         with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
             return sum("memfd:pliant (deleted)" in line for line in maps)

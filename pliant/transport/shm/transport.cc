@@ -124,8 +124,9 @@ void ShmTransport::drop_lost(std::span<const PeerId> kept) {
     }
     // To unmap one takes up to tenths of a second, for which neither the loop nor who trains waits.
     // One too many goes at once.
-    std::shared_ptr<Segment> segment = std::move(link->segment);
-    (void)aside([segment = std::move(segment)]() mutable { segment.reset(); });
+    if (link->segment)
+      (void)aside(
+          [segment = std::shared_ptr(std::move(link->segment))]() mutable { segment.reset(); });
     links_.erase(peer);
     return true;
   });
