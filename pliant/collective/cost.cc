@@ -17,6 +17,10 @@ namespace {
 using Kind = Strategy::Kind;
 
 constexpr size_t kKiB = 1024;
+// A message of so many bytes, its head included, fills a whole number of the kernel's packets well,
+// on the loopback device as on networks with frames of 1500 or 9000 bytes. A few bytes more, as
+// round numbers have, would go in a packet of their own, which costs as much as a full one.
+constexpr size_t kPacketBytes = 62'400;
 // Every root is a candidate up to here; beyond, the best connected hosts.
 constexpr size_t kRootsMax = 8;
 
@@ -52,13 +56,18 @@ std::vector<Strategy> staged_candidates(const Group& group, const CostModel& mod
 }
 
 std::vector<Strategy> flat_candidates(const Group& group, const CostModel& model) {
-  std::vector<Strategy> all = {flat(Kind::kRing)};
   const auto members = members_by_host(group);
+  std::vector<Strategy> trees;
   for (const int host : HostLinks(group, model).best_connected(kRootsMax)) {
     const Rank root = members[static_cast<size_t>(host)].front();
-    all.push_back(flat(Kind::kStar, root));
-    if (group.size() > 3) all.push_back(flat(Kind::kBinaryTree, root));
+    trees.push_back(flat(Kind::kStar, root));
+    if (group.size() > 3) trees.push_back(flat(Kind::kBinaryTree, root));
   }
+  // Where processes share the cores, an even load of each is worth nothing: what counts is how much
+  // there is to do, and that what is on its way fits the caches.
+  if (group.one_host() && group.size() > 2 && group.size() >= 2 * model.cores) return trees;
+  std::vector<Strategy> all = {flat(Kind::kRing)};
+  all.insert(all.end(), trees.begin(), trees.end());
   all.push_back(flat(Kind::kClique));
   all.push_back(flat(Kind::kExchange));
   if (group.hosts > 1 && group.hosts < group.size())
@@ -149,19 +158,17 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
                        int cores) {
   size_t members = 0;  // on the host that has most
   for (const auto& host : members_by_host(group)) members = std::max(members, host.size());
-  // Private memory passes through a fixed number of chunks a rank; from 4 ranks on, larger ones
-  // would fall out of the caches before they are read.
-  const bool staged = in_stages(signature, strategy) || strategy.kind == Kind::kDirect;
-  const size_t most = (staged && members >= 4 ? 128 : 256) * kKiB;
-  const auto rounded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+  // Several chunks a rank are on their way at once; from 4 ranks on, larger ones would fall out of
+  // the caches before they are read.
+  const bool crowd = members >= 4;
   if (strategy.kind == Kind::kDirect) {
     // Two chunks for each process that can work, so that none waits long for the last one.
     const size_t busy = std::clamp<size_t>(static_cast<size_t>(std::max(cores, 1)), 1, members);
     const size_t bytes = total_bytes(signature, group);
-    return rounded(std::clamp(bytes / (2 * busy), 16 * kKiB, most));
+    const size_t chunk = std::clamp(bytes / (2 * busy), 16 * kKiB, (crowd ? 128 : 256) * kKiB);
+    return (chunk + 63) / 64 * 64;
   }
-  // Four chunks a block keep all hops of a tree busy; smaller ones than 64 KiB cost more in
-  // messages than they gain.
+  // Four chunks a block keep all hops of a tree busy.
   size_t longest = signature.count;
   if (reduces_everywhere(signature.collective)) {
     const size_t nodes = static_cast<size_t>(strategy.hierarchical ? group.hosts : group.size());
@@ -174,7 +181,9 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
   } else if (!signature.counts.empty()) {
     longest = *std::max_element(signature.counts.begin(), signature.counts.end());
   }
-  return rounded(std::clamp(longest * size_of(signature.dtype) / 4, 64 * kKiB, most));
+  const size_t bytes = longest * size_of(signature.dtype);
+  if (bytes <= 64 * kKiB) return 64 * kKiB;  // not worth cutting
+  return std::clamp<size_t>(bytes / 4 / kPacketBytes, 1, crowd ? 2 : 4) * kPacketBytes;
 }
 
 // ---- On the wire ------------------------------------------------------------------------------

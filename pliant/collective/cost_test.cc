@@ -11,6 +11,7 @@
 
 #include "pliant/base/time.h"
 #include "pliant/collective/route.h"
+#include "pliant/transport/transport.h"
 
 namespace pliant {
 namespace {
@@ -414,12 +415,32 @@ TEST(Chunks, FollowSizeRanksAndStrategy) {
   EXPECT_EQ(chunk("direct", 256 << 10, cluster(1, 2)), 64u);
   EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 2)), 256u);
   EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 8)), 128u);
-  EXPECT_EQ(chunk("ring", 1 << 10, cluster(1, 4)), 64u);
-  EXPECT_EQ(chunk("ring", 2 * kMiB, cluster(1, 4)), 128u);
-  EXPECT_EQ(chunk("ring", 16 * kMiB, cluster(1, 4)), 256u);
-  EXPECT_EQ(chunk("star", 600 << 10, cluster(1, 4)), 150u);
-  EXPECT_EQ(chunk("hierarchical:ring", 64 * kMiB, cluster(2, 2)), 256u);
-  EXPECT_EQ(chunk("hierarchical:ring", 64 * kMiB, cluster(2, 4)), 128u);
+  EXPECT_EQ(chunk("ring", 256 << 10, cluster(1, 4)), 64u);
+  EXPECT_EQ(chunk("ring", 512 << 10, cluster(1, 4)), 60u);
+  EXPECT_EQ(chunk("ring", 2 * kMiB, cluster(1, 4)), 121u);
+  EXPECT_EQ(chunk("ring", 16 * kMiB, cluster(1, 4)), 121u);
+  EXPECT_EQ(chunk("ring", 16 * kMiB, cluster(1, 2)), 243u);
+  EXPECT_EQ(chunk("star", 800 << 10, cluster(3, 1)), 182u);
+  EXPECT_EQ(chunk("hierarchical:ring", 64 * kMiB, cluster(2, 2)), 243u);
+  EXPECT_EQ(chunk("hierarchical:ring", 64 * kMiB, cluster(2, 4)), 121u);
+}
+
+// The largest packets: a whole number of segments, of 64 KiB at most with their heads.
+TEST(Chunks, MessagesFillWholePackets) {
+  constexpr size_t kHeads = 40 + 20 + 12;  // IPv6, TCP, its time stamps
+  for (const size_t frame : {1500, 9000, 65536}) {
+    const size_t segment = frame - kHeads;
+    const size_t packet = std::max<size_t>((65535 - kHeads) / segment, 1) * segment;
+    for (const Group& group : {cluster(1, 2), cluster(1, 4), cluster(2, 1)}) {
+      for (const size_t bytes : {1 * kMiB, 16 * kMiB}) {
+        const size_t message =
+            sizeof(Frame) + chunk_bytes_for(all_reduce(bytes), group, *parse_strategy("ring"), 2);
+        const size_t last = (message - 1) % packet + 1;
+        EXPECT_GT(last, packet * 3 / 4)
+            << "of a message of " << message << " bytes, frames of " << frame;
+      }
+    }
+  }
 }
 
 // Its own arithmetic of blocks must not drift from the schedule's.

@@ -10,8 +10,6 @@
 
 namespace pliant {
 namespace {
-// Lanes in flight at once: enough to keep a link busy, few enough to stay in the caches.
-constexpr size_t kWindow = kStageSlots;
 // Calls up to this size are sent without asking whether the receiver has made its call yet.
 constexpr size_t kEagerBytes = size_t{64} << 10;
 // Lanes between two looks at the rest of the world.
@@ -210,7 +208,7 @@ bool Execution::advance_meeting() {
 
 bool Execution::advance_lanes() {
   bool any = false;
-  while (active_.size() < kWindow && next_lane_ < lanes_.size())
+  while (active_.size() < schedule_->in_flight && next_lane_ < lanes_.size())
     active_.push_back(static_cast<uint32_t>(next_lane_++));
   for (size_t i = 0; i < active_.size();) {
     Lane& lane = lanes_[active_[i]];

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "pliant/base/check.h"
+#include "pliant/collective/channel.h"
 #include "pliant/collective/route.h"
 #include "pliant/collective/strategy.h"
 
@@ -259,6 +260,28 @@ std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& 
   return blocks;
 }
 
+// Nodes between the root and the leaf that is furthest from it, both counted.
+size_t height_of(const Tree& tree) {
+  size_t highest = 0;
+  for (int leaf = 0; leaf < static_cast<int>(tree.parent.size()); ++leaf) {
+    size_t height = 1;
+    for (int node = leaf; node != tree.root; node = tree.parent[static_cast<size_t>(node)])
+      ++height;
+    highest = std::max(highest, height);
+  }
+  return highest;
+}
+
+// Enough to keep all hops of the way up and down busy. Between processes of one host no more than
+// that: each message is copied twice here, which takes half as long again when what is on its way
+// no longer fits the caches. (A network has a latency of its own that more lanes hide.)
+size_t lanes_in_flight(const Signature& signature, const Group& group, const Strategy& strategy,
+                       size_t blocks) {
+  if (!group.one_host()) return kStageSlots;
+  const Route route = routes_of(signature, group, strategy).front();
+  return 2 * std::max({blocks, height_of(route.up), height_of(route.down)});
+}
+
 }  // namespace
 
 Schedule make_schedule(const Signature& signature, const Group& group, const Strategy& strategy,
@@ -280,6 +303,9 @@ Schedule make_schedule(const Signature& signature, const Group& group, const Str
   } else {
     schedule.blocks = flat_blocks(signature, group, strategy);
   }
+  schedule.in_flight = schedule.on_host || !reduces_everywhere
+                           ? kStageSlots
+                           : lanes_in_flight(signature, group, strategy, schedule.blocks.size());
   schedule.chunk_elements = std::max<size_t>(1, chunk_bytes / size_of(signature.dtype));
   size_t longest = 0;
   for (const Block& block : schedule.blocks) longest = std::max(longest, block.count);

@@ -67,6 +67,7 @@ struct Schedule {
   size_t chunk_elements = 1;  // a block's chunks have this many elements, the last one fewer
   size_t chunks = 0;          // of the longest block
   bool on_host = false;       // has kHost steps
+  size_t in_flight = 1;       // lanes that a rank works on at once
 
   size_t lanes() const { return blocks.size() * chunks; }
 };

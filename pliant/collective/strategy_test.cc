@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "pliant/collective/channel.h"
 #include "pliant/collective/test_layouts.h"
 
 namespace pliant {
@@ -477,6 +478,27 @@ TEST(Schedule, SendsAndReceivesMatch) {
   EXPECT_EQ(receives.blocks[0].steps[0].kind, Action::Kind::kReceive);
   EXPECT_EQ(receives.blocks[0].steps[0].peers, std::vector<Rank>{0});
   EXPECT_EQ(range_of(sends, 2).count, 2U);
+}
+
+TEST(Schedule, KeepsTheWayUpAndDownBusyAndNoMoreOnOneHost) {
+  const auto in_flight = [](const char* strategy, const std::vector<uint32_t>& hosts) {
+    Signature signature;
+    signature.count = 1 << 20;
+    signature.dtype = DType::kF32;
+    return make_schedule(signature, group_of(hosts, 0), parse_strategy(strategy).value(), 4096)
+        .in_flight;
+  };
+  const auto one_host = [](size_t ranks) { return std::vector<uint32_t>(ranks, 0); };
+  EXPECT_EQ(in_flight("exchange", one_host(2)), 4U);
+  EXPECT_EQ(in_flight("ring", one_host(2)), 4U);
+  EXPECT_EQ(in_flight("ring", one_host(8)), 16U);
+  EXPECT_EQ(in_flight("clique", one_host(8)), 16U);
+  EXPECT_EQ(in_flight("star", one_host(8)), 4U);
+  EXPECT_EQ(in_flight("binary_tree", one_host(4)), 6U);
+  EXPECT_EQ(in_flight("binary_tree", one_host(8)), 8U);
+  EXPECT_EQ(in_flight("direct", one_host(8)), kStageSlots);
+  EXPECT_EQ(in_flight("ring", in_pairs(4)), kStageSlots);
+  EXPECT_EQ(in_flight("hierarchical:ring", in_pairs(4)), kStageSlots);
 }
 
 }  // namespace

@@ -62,13 +62,21 @@ void tune_tcp(const Fd& socket, Duration silence_max) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
+// True if packets to this address do not leave the host.
+bool own_address(const Address& address) {
+  if (address.loopback()) return true;
+  // Nothing is sent: the kernel only says from which address it would be.
+  const Result<Fd> probe = open_socket(address.family(), SOCK_DGRAM);
+  if (!probe.ok() || connect(probe->get(), raw(address), address.size_bytes) != 0) return false;
+  const Result<Address> local = local_address(*probe);
+  return local.ok() && local->same_host(address);
+}
+
 // bbr, the default of many systems, paces: between processes of one host that only costs. It is
-// left alone on a real network, where the administrator chose it.
-void choose_congestion_control(const Fd& socket) {
-  const Result<Address> local = local_address(socket);
-  const Result<Address> remote = remote_address(socket);
-  if (!local.ok() || !remote.ok()) return;
-  if (!remote->loopback() && !local->same_host(*remote)) return;
+// left alone on a real network, where the administrator chose it. Before connect(): a connection
+// that has once begun with bbr goes on pacing under any other.
+void choose_congestion_control(const Fd& socket, const Address& remote) {
+  if (!own_address(remote)) return;
   for (const std::string_view name : {"cubic", "reno"}) {
     if (setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(),
                    static_cast<socklen_t>(name.size())) == 0)
@@ -193,6 +201,7 @@ Result<Fd> connect_tcp(const Address& address, Duration silence_max) {
   Result<Fd> fd = open_socket(address.family(), SOCK_STREAM);
   if (!fd.ok()) return fd;
   tune_tcp(*fd, silence_max);
+  choose_congestion_control(*fd, address);
   if (connect(fd->get(), raw(address), address.size_bytes) != 0 && errno != EINPROGRESS)
     return system_error("cannot connect to " + to_string(address));
   return fd;
@@ -212,7 +221,6 @@ Status connect_status(const Fd& socket) {
   if (!remote.ok()) return remote.error();
   if (local.ok() && local->same_host(*remote) && local->port() == remote->port())
     return invalid("cannot connect: Connection refused");
-  choose_congestion_control(socket);
   return {};
 }
 

@@ -2,12 +2,17 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <vector>
 
 namespace pliant {
 namespace {
@@ -79,6 +84,32 @@ TEST(Socket, SaysThatAPortIsInUse) {
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.code(), Code::kInvalid);
   EXPECT_NE(second.error().message.find("in use"), std::string::npos) << second.error().message;
+}
+
+// A connection that began with bbr would be paced to its end.
+TEST(Socket, ConnectionsInsideTheHostAreNotPaced) {
+  std::vector<Address> own = {*parse_address("127.0.0.1", 0), *parse_address("::1", 0)};
+  ifaddrs* interfaces = nullptr;
+  ASSERT_EQ(getifaddrs(&interfaces), 0);
+  for (const ifaddrs* at = interfaces; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
+    Address address;
+    std::memcpy(&address.storage, at->ifa_addr, sizeof(sockaddr_in));
+    address.size_bytes = sizeof(sockaddr_in);
+    own.push_back(address);
+  }
+  freeifaddrs(interfaces);
+  for (const Address& address : own) {
+    const Result<Fd> listener = listen_tcp(address);
+    ASSERT_TRUE(listener.ok()) << to_string(address);
+    const Result<Fd> client = connect_tcp(*local_address(*listener));
+    ASSERT_TRUE(client.ok()) << to_string(address);
+    std::array<char, 16> name{};
+    socklen_t size = name.size();
+    ASSERT_EQ(getsockopt(client->get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), &size), 0);
+    EXPECT_TRUE(std::string(name.data()) == "cubic" || std::string(name.data()) == "reno")
+        << name.data() << " to " << to_string(address);
+  }
 }
 
 TEST(Socket, SaysThatNobodyListens) {
