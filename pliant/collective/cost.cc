@@ -183,7 +183,8 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
   }
   const size_t bytes = longest * size_of(signature.dtype);
   if (bytes <= 64 * kKiB) return 64 * kKiB;  // not worth cutting
-  return std::clamp<size_t>(bytes / 4 / kPacketBytes, 1, crowd ? 2 : 4) * kPacketBytes;
+  const size_t most = crowd && bytes > 1024 * kKiB ? 2 : 4;
+  return std::clamp<size_t>(bytes / 4 / kPacketBytes, 1, most) * kPacketBytes;
 }
 
 // ---- On the wire ------------------------------------------------------------------------------

@@ -418,6 +418,7 @@ TEST(Chunks, FollowSizeRanksAndStrategy) {
   EXPECT_EQ(chunk("ring", 256 << 10, cluster(1, 4)), 64u);
   EXPECT_EQ(chunk("ring", 512 << 10, cluster(1, 4)), 60u);
   EXPECT_EQ(chunk("ring", 2 * kMiB, cluster(1, 4)), 121u);
+  EXPECT_EQ(chunk("ring", 4 * kMiB, cluster(1, 4)), 243u);
   EXPECT_EQ(chunk("ring", 16 * kMiB, cluster(1, 4)), 121u);
   EXPECT_EQ(chunk("ring", 16 * kMiB, cluster(1, 2)), 243u);
   EXPECT_EQ(chunk("star", 800 << 10, cluster(3, 1)), 182u);
