@@ -412,6 +412,8 @@ TEST(Chunks, FollowSizeRanksAndStrategy) {
     return chunk_bytes_for(all_reduce(bytes), group, *parse_strategy(strategy), 2) / 1024;
   };
   EXPECT_EQ(chunk("direct", 1024, cluster(1, 2)), 16u);
+  EXPECT_EQ(chunk("direct", 64 << 10, cluster(1, 4)), 32u);
+  EXPECT_EQ(chunk("direct", 96 << 10, cluster(1, 4)), 32u);
   EXPECT_EQ(chunk("direct", 256 << 10, cluster(1, 2)), 64u);
   EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 2)), 256u);
   EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 8)), 128u);
