@@ -17,9 +17,9 @@ namespace {
 using Kind = Strategy::Kind;
 
 constexpr size_t kKiB = 1024;
-// A message of so many bytes, its head included, fills a whole number of the kernel's packets well,
-// on the loopback device as on networks with frames of 1500 or 9000 bytes. A few bytes more, as
-// round numbers have, would go in a packet of their own, which costs as much as a full one.
+// So many bytes and the head of a message fill one of the kernel's packets, on the loopback device
+// as on networks with frames of 1500 or 9000 bytes. The few more that round numbers have would go
+// in a packet of their own, which costs as much as a full one.
 constexpr size_t kPacketBytes = 62'400;
 // Every root is a candidate up to here; beyond, the best connected hosts.
 constexpr size_t kRootsMax = 8;
@@ -185,6 +185,7 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
   }
   const size_t bytes = longest * size_of(signature.dtype);
   if (bytes <= 64 * kKiB) return 64 * kKiB;  // not worth cutting
+  // A block of 1 MiB fits the caches however it is cut.
   const size_t most = crowd && bytes > 1024 * kKiB ? 2 : 4;
   return std::clamp<size_t>(bytes / 4 / kPacketBytes, 1, most) * kPacketBytes;
 }

@@ -296,6 +296,21 @@ TEST(Choose, UniformClusterGoesFromFewHopsToSharedRootsOnceAsTheTensorGrows) {
   }
 }
 
+TEST(Choose, RanksThatShareTheCoresNeedNoEvenLoad) {
+  CostModel model;
+  model.shared_memory = false;
+  for (const size_t bytes : {64 * 1024UL, kMiB, 16 * kMiB, 100 * kMiB}) {
+    model.cores = 4;
+    const Choice crowded = choose(all_reduce(bytes), cluster(1, 8), model);
+    EXPECT_TRUE(is_tree(crowded.strategy)) << crowded.reason;
+    model.cores = 5;
+    const Choice roomy = choose(all_reduce(bytes), cluster(1, 8), model);
+    EXPECT_TRUE(bytes < 16 * kMiB || shares_roots(roomy.strategy)) << roomy.reason;
+  }
+  model.cores = 1;
+  EXPECT_EQ(choose(all_reduce(64), cluster(1, 2), model).strategy.kind, Kind::kExchange);
+}
+
 TEST(Choose, AHostBehindASlowLinkBecomesALeaf) {
   for (const auto& [hosts, members] : {std::pair(3, 2), {4, 2}, {4, 1}, {6, 3}})
     for (uint32_t slow = 0; slow < static_cast<uint32_t>(hosts); ++slow) {

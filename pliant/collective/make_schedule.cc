@@ -272,12 +272,12 @@ size_t height_of(const Tree& tree) {
   return highest;
 }
 
-// Enough to keep all hops of the way up and down busy. Between processes of one host no more than
-// that: each message is copied twice here, which takes half as long again when what is on its way
-// no longer fits the caches. (A network has a latency of its own that more lanes hide.)
+// For an all-reduce by messages between processes of one host: enough to keep all hops of the way
+// up and down busy, and no more. Each message is copied twice here, which takes half as long again
+// when what is on its way no longer fits the caches. (A network has a latency that more lanes
+// hide.)
 size_t lanes_in_flight(const Signature& signature, const Group& group, const Strategy& strategy,
                        size_t blocks) {
-  if (!group.one_host()) return kStageSlots;
   const Route route = routes_of(signature, group, strategy).front();
   return 2 * std::max({blocks, height_of(route.up), height_of(route.down)});
 }
@@ -303,9 +303,9 @@ Schedule make_schedule(const Signature& signature, const Group& group, const Str
   } else {
     schedule.blocks = flat_blocks(signature, group, strategy);
   }
-  schedule.in_flight = schedule.on_host || !reduces_everywhere
-                           ? kStageSlots
-                           : lanes_in_flight(signature, group, strategy, schedule.blocks.size());
+  schedule.in_flight = reduces_everywhere && !schedule.on_host && group.one_host()
+                           ? lanes_in_flight(signature, group, strategy, schedule.blocks.size())
+                           : kStageSlots;
   schedule.chunk_elements = std::max<size_t>(1, chunk_bytes / size_of(signature.dtype));
   size_t longest = 0;
   for (const Block& block : schedule.blocks) longest = std::max(longest, block.count);

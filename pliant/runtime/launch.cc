@@ -11,6 +11,7 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -97,7 +98,6 @@ std::string machine_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// Our address on the network that leads to `host`; nothing is sent.
 Result<std::string> address_towards(const Host& host) {
   const Error error = invalid(fmt::format(
       "cannot tell by which address host '{}' reaches this machine; give --address", host.name));
@@ -106,12 +106,11 @@ Result<std::string> address_towards(const Host& host) {
   addrinfo* found = nullptr;
   const std::string& name = host.address.empty() ? host.name : host.address;
   if (getaddrinfo(name.c_str(), "9", &hints, &found) != 0) return error;
-  const Fd probe(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const bool connected =
-      probe.valid() && connect(probe.get(), found->ai_addr, found->ai_addrlen) == 0;
+  Address target;
+  std::memcpy(&target.storage, found->ai_addr, found->ai_addrlen);
+  target.size_bytes = found->ai_addrlen;
   freeaddrinfo(found);
-  if (!connected) return error;
-  const auto local = local_address(probe);
+  const auto local = address_towards(target);
   if (!local) return error;
   return host_text(*local);
 }

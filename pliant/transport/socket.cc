@@ -62,21 +62,14 @@ void tune_tcp(const Fd& socket, Duration silence_max) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-// True if packets to this address do not leave the host.
-bool own_address(const Address& address) {
-  if (address.loopback()) return true;
-  // Nothing is sent: the kernel only says from which address it would be.
-  const Result<Fd> probe = open_socket(address.family(), SOCK_DGRAM);
-  if (!probe.ok() || connect(probe->get(), raw(address), address.size_bytes) != 0) return false;
-  const Result<Address> local = local_address(*probe);
-  return local.ok() && local->same_host(address);
-}
-
 // bbr, the default of many systems, paces: between processes of one host that only costs. It is
 // left alone on a real network, where the administrator chose it. Before connect(): a connection
 // that has once begun with bbr goes on pacing under any other.
 void choose_congestion_control(const Fd& socket, const Address& remote) {
-  if (!own_address(remote)) return;
+  if (!remote.loopback()) {
+    const Result<Address> local = address_towards(remote);
+    if (!local.ok() || !local->same_host(remote)) return;
+  }
   for (const std::string_view name : {"cubic", "reno"}) {
     if (setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(),
                    static_cast<socklen_t>(name.size())) == 0)
@@ -249,6 +242,14 @@ Result<Address> remote_address(const Fd& socket) {
   if (getpeername(socket.get(), raw(address), &address.size_bytes) != 0)
     return system_error("a socket has no peer");
   return address;
+}
+
+Result<Address> address_towards(const Address& target) {
+  const Result<Fd> probe = open_socket(target.family(), SOCK_DGRAM);
+  if (!probe.ok()) return probe.error();
+  if (connect(probe->get(), raw(target), target.size_bytes) != 0)
+    return system_error("no way to " + to_string(target));
+  return local_address(*probe);
 }
 
 Result<Fd> listen_local(const std::string& name, LocalKind kind) {

@@ -82,6 +82,8 @@ Result<Fd> accept_from(const Fd& listener);
 
 Result<Address> local_address(const Fd& socket);
 Result<Address> remote_address(const Fd& socket);
+// Our address on the network that leads to `target`; nothing is sent.
+Result<Address> address_towards(const Address& target);
 
 // Unix sockets with an abstract name: no file is left behind. Packets keep message boundaries.
 enum class LocalKind { kStream, kPackets };
