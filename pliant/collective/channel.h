@@ -53,6 +53,13 @@ struct alignas(64) StageSlot {
 
 inline constexpr size_t kStageSlots = 16;
 
+// The lanes of one worker; see HostCall::claim_lanes.
+struct alignas(64) Claims {
+  std::atomic<uint64_t> taken;  // (sequence + 1) << 32 | how many of them
+};
+
+inline constexpr size_t kWorkersMax = 16;
+
 struct Channel {
   // The word that peers poll has a cache line to itself: they would otherwise take the line away
   // while the post is being written. The post of a repeated call stays as it is, in their caches.
@@ -62,8 +69,8 @@ struct Channel {
   };
   Entry entries[2];
   alignas(64) std::atomic<uint64_t> finished;  // calls that this rank has completed
-  alignas(64) std::atomic<uint64_t> claimed;   // (sequence + 1) << 32 | lanes claimed
-  alignas(64) std::atomic<uint64_t> done;      // (sequence + 1) << 32 | parts done
+  Claims claims[kWorkersMax];
+  alignas(64) std::atomic<uint64_t> done;  // (sequence + 1) << 32 | parts done
   StageSlot slots[kStageSlots];
 };
 

@@ -27,8 +27,8 @@ class HostModes : public testing::TestWithParam<Rank> {
     }
   }
 
-  void run_modes(const std::vector<uint32_t>& hosts, const std::string& strategy) {
-    TestCluster cluster({.hosts = hosts, .plan = plan_of(strategy, 256)});
+  void run_modes(const std::vector<uint32_t>& hosts, const std::string& strategy, int cores = 1) {
+    TestCluster cluster({.hosts = hosts, .plan = plan_of(strategy, 256, cores)});
     for (const Collective collective : kWithBuffers) {
       for (const Memory memory : kMemories) {
         for (const Place place : kPlaces) {
@@ -46,6 +46,8 @@ class HostModes : public testing::TestWithParam<Rank> {
 };
 
 TEST_P(HostModes, Direct) { run_modes(one_host(GetParam()), "direct"); }
+TEST_P(HostModes, DirectOnTwoCores) { run_modes(one_host(GetParam()), "direct", 2); }
+TEST_P(HostModes, DirectOnManyCores) { run_modes(one_host(GetParam()), "direct", 64); }
 TEST_P(HostModes, BetweenHosts) { run_modes(in_pairs(GetParam()), "hierarchical:ring"); }
 TEST_P(HostModes, BetweenUnequalHosts) { run_modes(scattered(GetParam()), "hierarchical:star@1"); }
 
@@ -92,6 +94,85 @@ TEST(SharedResult, IsOneForAHost) {
   EXPECT_EQ(first, 4.0F);
   for (Rank rank = 0; rank < 4; ++rank)
     cluster.executor(rank).release(*calls[static_cast<size_t>(rank)]);
+}
+
+class Workers : public testing::Test {
+ protected:
+  static constexpr size_t kLanes = 12;
+  static constexpr size_t kLaneElements = 4096;
+  static constexpr size_t kBytes = kLanes * kLaneElements * sizeof(float);
+  TestCluster cluster_{{.hosts = one_host(3), .plan = plan_of("direct", kBytes / kLanes, 3)}};
+  std::array<std::span<std::byte>, 3> tensors_;
+
+  void SetUp() override {
+    for (Rank rank = 0; rank < 3; ++rank) {
+      auto& tensor = tensors_[static_cast<size_t>(rank)];
+      tensor = cluster_.segment(rank).allocate(kBytes).value();
+      for (size_t i = 0; i < kBytes; i += sizeof(float)) put(tensor, i, 1.0F);
+    }
+  }
+  // All make the call; the last meets the others, and begins to work.
+  std::array<Execution*, 3> post() {
+    std::array<Execution*, 3> calls{};
+    for (const size_t rank : {0U, 1U, 2U}) {
+      Operation call;
+      call.name = "tensor";
+      call.input = call.output = tensors_[rank].data();
+      call.count = kBytes / sizeof(float);
+      const auto self = static_cast<Rank>(rank);
+      calls[rank] = cluster_.executor(self).begin(call, cluster_.world(self)).value();
+      cluster_.executor(self).adopt(*calls[rank], cluster_.now());
+    }
+    return calls;
+  }
+  // Which lanes have been reduced.
+  std::vector<size_t> done() const {
+    std::vector<size_t> lanes;
+    for (size_t lane = 0; lane < kLanes; ++lane)
+      if (get(tensors_[0], lane * kBytes / kLanes) == 3.0F) lanes.push_back(lane);
+    return lanes;
+  }
+  static void put(std::span<std::byte> to, size_t at, float value) {
+    std::memcpy(to.data() + at, &value, sizeof value);
+  }
+  static float get(std::span<const std::byte> from, size_t at) {
+    float value = 0;
+    std::memcpy(&value, from.data() + at, sizeof value);
+    return value;
+  }
+};
+
+// Each call of a name gives a worker the same lanes, which its caches may still hold.
+TEST_F(Workers, BeginWithLanesOfTheirOwn) {
+  const auto calls = post();
+  EXPECT_EQ(done(), (std::vector<size_t>{8, 9, 10, 11}));
+  cluster_.pause(0);
+  cluster_.pause(2);
+  cluster_.step();
+  EXPECT_EQ(done(), (std::vector<size_t>{4, 5, 6, 7, 8, 9, 10, 11}));
+  cluster_.resume(0);
+  cluster_.run_until([&] { return calls[0]->finished() && calls[1]->finished(); });
+  EXPECT_EQ(done().size(), kLanes);
+}
+
+TEST_F(Workers, DoTheLanesOfThoseThatAreLate) {
+  const auto calls = post();
+  cluster_.pause(0);
+  cluster_.pause(1);
+  EXPECT_TRUE(cluster_.run_until([&] { return calls[2]->finished(); }));
+  EXPECT_EQ(done().size(), kLanes);
+}
+
+// Where all members can work at once, none waits for another to reduce everything.
+TEST_F(Workers, TakeTurnsWithPrivateMemory) {
+  TestCall(cluster_, {.count = kLanes * kLaneElements, .memory = Memory::kPlain}, "tensor").run();
+  const ControlArea& area = ControlArea::of(cluster_.segment(0).control());
+  std::vector<uint64_t> reducers;
+  for (const Channel& channel : area.channels)
+    for (const StageSlot& slot : channel.slots)
+      if (const uint64_t reduced = slot.reduced.load(); reduced != 0)
+        reducers.push_back(reduced & 0xffff);
+  EXPECT_EQ(reducers, (std::vector<uint64_t>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}));
 }
 
 // Without an input the data stands in the output.

@@ -173,13 +173,13 @@ Status Executor::refresh_plan(Binding& binding, const Operation& call) {
   if (group.size() > 1) {
     const Plan plan = options_.plan(known, group);
     PLIANT_TRY(check_strategy(plan.strategy, group));
-    binding.schedule = make_schedule(known, group, plan.strategy, plan.chunk_bytes);
+    binding.schedule = make_schedule(known, group, plan.strategy, plan.chunk_bytes, plan.cores);
     if (binding.schedule.on_host && host_ == nullptr)
       return invalid(fmt::format("strategy {} needs shared memory", to_string(plan.strategy)));
     // The two sides of a pair may have planned differently; only the chunks matter to them.
-    const std::string text =
-        fmt::format("{} {} {}", is_pair(call.collective) ? "" : to_string(plan.strategy),
-                    plan.chunk_bytes, fmt::join(known.counts, ","));
+    const std::string text = fmt::format(
+        "{} {} {} {}", is_pair(call.collective) ? "" : to_string(plan.strategy), plan.chunk_bytes,
+        is_pair(call.collective) ? 0 : plan.cores, fmt::join(known.counts, ","));
     binding.plan_digest = static_cast<uint32_t>(hash64(text));
   }
   binding.plan_version = plan_version_;

@@ -24,6 +24,7 @@ namespace pliant {
 struct Plan {
   Strategy strategy;
   size_t chunk_bytes = size_t{256} << 10;
+  int cores = 1;  // processes of one host that can work at once
 };
 
 class Executor final : public Sink {

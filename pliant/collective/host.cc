@@ -1,6 +1,7 @@
 #include "pliant/collective/host.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -96,7 +97,7 @@ Status HostExchange::bind(HostBinding& binding, const Group& group, uint64_t key
   control().keys[index].store(0, std::memory_order_release);
   for (Channel::Entry& entry : channel.entries) entry.posted.store(0, std::memory_order_relaxed);
   channel.finished.store(calls, std::memory_order_relaxed);
-  channel.claimed.store(0, std::memory_order_relaxed);
+  for (Claims& claims : channel.claims) claims.taken.store(0, std::memory_order_relaxed);
   channel.done.store(0, std::memory_order_relaxed);
   clear_slots(channel);
   control().keys[index].store(key, std::memory_order_release);
@@ -155,6 +156,12 @@ void HostExchange::notify(const HostBinding& binding) const {
   }
 }
 
+size_t HostExchange::worker(size_t member, size_t members, size_t workers) const {
+  if (members <= workers) return member;
+  // Where processes share the cores, what a core's cache holds is there for whoever runs on it.
+  return memory_.core ? memory_.core() % workers : member % workers;
+}
+
 Result<std::span<std::byte>> HostExchange::take_staging(size_t bytes) {
   std::erase_if(waiting_staging_, [&](const Waiting& waiting) {
     if (!all_finished(waiting.peers, waiting.key, waiting.calls)) return false;
@@ -206,7 +213,13 @@ bool fits_inline(const HostArguments& call, const Group& group) {
 
 namespace {
 constexpr size_t kCacheBytes = size_t{48} << 20;
+
+// What the largest cache is likely to hold of a call: measured, half as much again as its size.
+size_t largest_cache_bytes() {
+  static const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? static_cast<size_t>(bytes) * 3 / 2 : 0;
 }
+}  // namespace
 
 Channel& HostCall::own_channel() const { return *binding_->peers[binding_->self].channel; }
 
@@ -427,8 +440,11 @@ HostCall::Mode HostCall::choose_mode() {
   }
   mode_ = direct ? Mode::kDirect : Mode::kStaged;
   const size_t copies = reduces ? members() + 1 : 2;
-  // In place, the result's lines are in the caches already; a shared result is a third stream.
-  const size_t cache_bytes = call_.shared_result ? kCacheBytes * 2 / 3 : kCacheBytes;
+  // In place, the result's lines have just been read; a shared result is a third stream.
+  const size_t cache_bytes = call_.shared_result ? kCacheBytes * 2 / 3
+                             : call_.input == call_.output
+                                 ? std::max(kCacheBytes, largest_cache_bytes())
+                                 : kCacheBytes;
   stream_ = call_.count * element_bytes_ * copies > cache_bytes;
   if (mode_ == Mode::kStaged) {
     binding_->lanes_staged = first_lane_ + schedule_->lanes();

@@ -38,6 +38,7 @@ struct HostMemory {
   std::function<void(PeerId)> wake;            // announces a change to a sleeping peer
   // Has another thread run a task; false if that one has too much to do already.
   std::function<bool(std::function<void()>)> aside;
+  std::function<unsigned()> core = {};  // that this process runs on now; none: it cannot be told
 };
 
 // What a call brings; equal to Operation, resolved.
@@ -154,6 +155,9 @@ class HostExchange {
   void keep_outputs_private() { private_outputs_ = true; }
   bool private_outputs() const { return private_outputs_; }
 
+  // Which worker's lanes the member at this place among the host's begins with.
+  size_t worker(size_t member, size_t members, size_t workers) const;
+
   SlotWrites& slot_writes() { return slot_writes_; }
   Segment& own() const { return *memory_.own; }
   ControlArea& control() const { return ControlArea::of(memory_.own->control()); }
@@ -267,6 +271,10 @@ class HostCall {
   Status provide_result(size_t bytes);
   size_t members() const { return binding_->peers.size(); }
   bool reducer_is_self(const Block& block) const;
+  // All members can work at once: the lanes that anyone may reduce go round.
+  bool takes_turns() const { return schedule_->workers >= members(); }
+  std::optional<size_t> claim_lane(size_t worker);
+  void reduce_lane(size_t lane);
   bool receives(const Block& block) const;
   std::byte* slot_of(size_t member, size_t lane) const;
   StageSlot& words(size_t lane) const;

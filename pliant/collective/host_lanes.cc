@@ -113,29 +113,46 @@ bool HostCall::direct_done() const {
   return parts_ == 0 || leader().done.load(std::memory_order_acquire) == (tag | parts_);
 }
 
-bool HostCall::claim_lanes(size_t lanes_max) {
+std::optional<size_t> HostCall::claim_lane(size_t worker) {
   const uint64_t tag = (uint64_t{call_.sequence} + 1) << 32;
-  std::atomic<uint64_t>& word = leader().claimed;
-  bool any = false;
-  for (size_t i = 0; i < lanes_max; ++i) {
-    uint64_t seen = word.load(std::memory_order_relaxed);
-    uint64_t lane = 0;
-    do {
-      lane = seen >> 32 == tag >> 32 ? seen & 0xffffffff : 0;
-      if (lane >= schedule_->lanes()) return any;
-    } while (!word.compare_exchange_weak(seen, tag | (lane + 1), std::memory_order_acq_rel));
-    const LaneRange range = range_of(*schedule_, lane);
-    const Block& block = schedule_->blocks[range.block];
-    inputs_.clear();
-    for (size_t member = 0; member < members(); ++member)
-      inputs_.push_back({.data = registered_input(member, block, range), .partial = false});
-    add_left_behind(block, range);
-    all_outputs(block, range);
-    reduce_into(range, false);
-    add_done(1);
-    any = true;
+  const Split part = split(schedule_->lanes(), schedule_->workers, worker);
+  std::atomic<uint64_t>& word = leader().claims[worker].taken;
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  uint64_t taken = 0;
+  do {
+    taken = seen >> 32 == tag >> 32 ? seen & 0xffffffff : 0;
+    if (taken >= part.count) return std::nullopt;
+  } while (!word.compare_exchange_weak(seen, tag | (taken + 1), std::memory_order_acq_rel));
+  return part.offset + taken;
+}
+
+void HostCall::reduce_lane(size_t lane) {
+  const LaneRange range = range_of(*schedule_, lane);
+  const Block& block = schedule_->blocks[range.block];
+  inputs_.clear();
+  for (size_t member = 0; member < members(); ++member)
+    inputs_.push_back({.data = registered_input(member, block, range), .partial = false});
+  add_left_behind(block, range);
+  all_outputs(block, range);
+  reduce_into(range, false);
+}
+
+bool HostCall::claim_lanes(size_t lanes_max) {
+  const size_t first = host_->worker(binding_->self, members(), schedule_->workers);
+  uint64_t claimed = 0;
+  // Its own lanes, whose bytes its caches may hold from the call before; then those of workers that
+  // are late.
+  for (size_t i = 0; i < schedule_->workers && claimed < lanes_max;) {
+    const auto lane = claim_lane((first + i) % schedule_->workers);
+    if (lane.has_value()) {
+      reduce_lane(*lane);
+      ++claimed;
+    } else {
+      ++i;
+    }
   }
-  return any;
+  if (claimed > 0) add_done(claimed);
+  return claimed > 0;
 }
 
 HostCall::Outcome HostCall::host_reduce(size_t lane, uint8_t& stage, std::byte* partial) {
@@ -223,7 +240,10 @@ HostCall::Outcome HostCall::staged_reduce(size_t lane, uint8_t& stage, std::byte
     // More than that: this is a block that is moved, and somebody has taken it already.
     if (slot.collected.load(std::memory_order_acquire) < use * others) return Outcome::kPending;
     bool mine = reducer_is_self(block);
-    if (block.host.reducer == HostPart::kAnyone) {
+    if (block.host.reducer == HostPart::kAnyone && takes_turns()) {
+      mine = lane % members() == binding_->self;
+      if (mine) slot.arrived.fetch_add(members(), std::memory_order_acq_rel);
+    } else if (block.host.reducer == HostPart::kAnyone) {
       mine = slot.arrived.fetch_add(1, std::memory_order_acq_rel) == use * members() + others;
     } else if (mine) {
       slot.arrived.fetch_add(members(), std::memory_order_acq_rel);

@@ -285,7 +285,7 @@ size_t lanes_in_flight(const Signature& signature, const Group& group, const Str
 }  // namespace
 
 Schedule make_schedule(const Signature& signature, const Group& group, const Strategy& strategy,
-                       size_t chunk_bytes) {
+                       size_t chunk_bytes, int cores) {
   PLIANT_CHECK(strategy.kind != Strategy::Kind::kAuto, "auto is resolved before");
   Schedule schedule;
   const bool reduces_everywhere = signature.collective == Collective::kAllReduce ||
@@ -306,6 +306,8 @@ Schedule make_schedule(const Signature& signature, const Group& group, const Str
   schedule.in_flight = reduces_everywhere && !schedule.on_host && group.one_host()
                            ? lanes_in_flight(signature, group, strategy, schedule.blocks.size())
                            : kStageSlots;
+  schedule.workers = std::clamp<size_t>(static_cast<size_t>(std::max(cores, 1)), 1,
+                                        std::clamp<size_t>(group.local.size(), 1, kWorkersMax));
   schedule.chunk_elements = std::max<size_t>(1, chunk_bytes / size_of(signature.dtype));
   size_t longest = 0;
   for (const Block& block : schedule.blocks) longest = std::max(longest, block.count);

@@ -68,6 +68,8 @@ struct Schedule {
   size_t chunks = 0;          // of the longest block
   bool on_host = false;       // has kHost steps
   size_t in_flight = 1;       // lanes that a rank works on at once
+  // on_host: members of a host that can work at once. Each has lanes that it begins with.
+  size_t workers = 1;
 
   size_t lanes() const { return blocks.size() * chunks; }
 };

@@ -81,8 +81,8 @@ struct Signature {
 };
 
 // The schedule of the group's own rank. `strategy` is not kAuto and was checked; chunks have at
-// most `chunk_bytes`.
+// most `chunk_bytes`; `cores` processes of a host can work at once.
 Schedule make_schedule(const Signature& signature, const Group& group, const Strategy& strategy,
-                       size_t chunk_bytes);
+                       size_t chunk_bytes, int cores = 1);
 
 }  // namespace pliant

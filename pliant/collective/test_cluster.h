@@ -25,10 +25,10 @@
 
 namespace pliant {
 
-inline Plan plan_of(std::string_view strategy, size_t chunk_bytes = 64) {
+inline Plan plan_of(std::string_view strategy, size_t chunk_bytes = 64, int cores = 1) {
   auto parsed = parse_strategy(strategy);
   PLIANT_CHECK(parsed.ok(), "a test names a strategy that exists");
-  return {*parsed, chunk_bytes};
+  return {*parsed, chunk_bytes, cores};
 }
 
 class TestCluster final {

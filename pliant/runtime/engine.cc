@@ -143,7 +143,8 @@ Status Engine::open_transports(Member& self) {
         HostMemory{.own = segment_.get(),
                    .segment_of = [shm](PeerId peer) { return shm->segment_of(peer); },
                    .wake = [shm](PeerId peer) { shm->wake(peer); },
-                   .aside = [shm](auto task) { return shm->aside(std::move(task)); }});
+                   .aside = [shm](auto task) { return shm->aside(std::move(task)); },
+                   .core = [] { return static_cast<unsigned>(std::max(0, sched_getcpu())); }});
   if (host_ && options_.elastic) host_->keep_outputs_private();
   make_executor(*transports_);
   return {};

@@ -53,18 +53,14 @@ Plan Session::Impl::plan(const Signature& signature, const Group& group) const {
     CostModel plain;
     plain.shared_memory = model.shared_memory;
     const Choice choice = choose(signature, group, plain);
-    return {choice.strategy, choice.chunk_bytes};
-  }
-  if (strategy.kind == Strategy::Kind::kAuto) {
-    const Choice choice = choose(signature, group, model);
-    return {choice.strategy, choice.chunk_bytes};
+    return {choice.strategy, choice.chunk_bytes, plain.cores};
   }
   // A strategy made for the world may not fit a smaller group; what fits best then decides.
-  if (!check_strategy(strategy, group).ok()) {
+  if (strategy.kind == Strategy::Kind::kAuto || !check_strategy(strategy, group).ok()) {
     const Choice choice = choose(signature, group, model);
-    return {choice.strategy, choice.chunk_bytes};
+    return {choice.strategy, choice.chunk_bytes, model.cores};
   }
-  return {strategy, chunk_bytes_for(signature, group, strategy, model.cores)};
+  return {strategy, chunk_bytes_for(signature, group, strategy, model.cores), model.cores};
 }
 
 namespace {
