@@ -18,12 +18,15 @@ constexpr uint64_t kBytesMax = UINT64_MAX;
 
 // ---- Writing ------------------------------------------------------------------------------------
 
+// Tables of numbers are written by hand: those of a large plan have millions of rows.
 void append_numbers(std::string& text, auto first, auto last) {
-  for (auto i = first; i != last; ++i)
-    fmt::format_to(std::back_inserter(text), "{}{}", i == first ? "" : ",", *i);
+  for (auto i = first; i != last; ++i) {
+    if (i != first) text += ',';
+    const fmt::format_int digits(*i);
+    text.append(digits.data(), digits.size());
+  }
 }
 
-// Tables of numbers are written by hand: those of a large plan have millions of rows.
 void append_boxes(std::string& text, const std::vector<Box>& boxes) {
   for (size_t i = 0; i < boxes.size(); ++i) {
     text += i == 0 ? "[" : ",[";
@@ -35,9 +38,11 @@ void append_boxes(std::string& text, const std::vector<Box>& boxes) {
 }
 
 void append_moves(std::string& text, const std::vector<Move>& moves) {
-  for (size_t i = 0; i < moves.size(); ++i)
-    fmt::format_to(std::back_inserter(text), "{}{},{},{},{}", i == 0 ? "" : ",", moves[i].tensor,
-                   moves[i].box, moves[i].from, moves[i].to);
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const int64_t row[] = {moves[i].tensor, moves[i].box, moves[i].from, moves[i].to};
+    text += i == 0 ? "" : ",";
+    append_numbers(text, std::begin(row), std::end(row));
+  }
 }
 
 std::string text_of(const Json& json) {
