@@ -156,8 +156,7 @@ Choice choose(const Signature& signature, const Group& group, const CostModel& m
 
 size_t chunk_bytes_for(const Signature& signature, const Group& group, const Strategy& strategy,
                        int cores) {
-  size_t members = 0;  // on the host that has most
-  for (const auto& host : members_by_host(group)) members = std::max(members, host.size());
+  const size_t members = most_members(group);
   // Several chunks a rank are on their way at once; from 4 ranks on, larger ones would fall out of
   // the caches before they are read.
   const bool crowd = members >= 4;
@@ -185,9 +184,24 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
   }
   const size_t bytes = longest * size_of(signature.dtype);
   if (bytes <= 64 * kKiB) return 64 * kKiB;  // not worth cutting
-  // A block of 1 MiB fits the caches however it is cut.
-  const size_t most = crowd && bytes > 1024 * kKiB ? 2 : 4;
+  // A block of 1 MiB fits the caches however it is cut. Between hosts the inputs and results of the
+  // host's members want room there besides.
+  const bool large = crowd && bytes > 1024 * kKiB;
+  const size_t most = !large ? 4 : strategy.hierarchical ? 1 : 2;
   return std::clamp<size_t>(bytes / 4 / kPacketBytes, 1, most) * kPacketBytes;
+}
+
+CallPlan call_plan(const Signature& signature, const Group& group, const Strategy& strategy,
+                   const CostModel& model) {
+  CallPlan plan;
+  plan.strategy = strategy;
+  plan.chunk_bytes = chunk_bytes_for(signature, group, strategy, model.cores);
+  plan.cores = model.cores;
+  // A chunk travels up, is reduced, and travels down: twice there and back.
+  if (!group.one_host())
+    plan.in_flight_bytes = std::max(
+        plan.in_flight_bytes, static_cast<size_t>(4 * HostLinks(group, model).longest_pipe()));
+  return plan;
 }
 
 // ---- On the wire ------------------------------------------------------------------------------

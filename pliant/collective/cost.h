@@ -70,6 +70,10 @@ double predict(const Signature& signature, const Group& group, const Strategy& s
 size_t chunk_bytes_for(const Signature& signature, const Group& group, const Strategy& strategy,
                        int cores);
 
+// Chunks, cores and bytes in flight for a strategy.
+CallPlan call_plan(const Signature& signature, const Group& group, const Strategy& strategy,
+                   const CostModel& model);
+
 // The bytes of all blocks together, each counted once.
 size_t total_bytes(const Signature& signature, const Group& group);
 

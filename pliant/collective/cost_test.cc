@@ -75,7 +75,7 @@ Traffic by_schedules(const Signature& signature, Group group, const Strategy& st
   const size_t plain = size_of(signature.dtype);
   const size_t partial = size_of(accumulator_of(signature.dtype));
   for (group.self = 0; group.self < group.size(); ++group.self)
-    for (const Block& block : make_schedule(signature, group, strategy, 4096).blocks)
+    for (const Block& block : make_schedule(signature, group, {.strategy = strategy}).blocks)
       for (const Action& step : block.steps)
         if (step.kind == Action::Kind::kSend)
           for (const Rank peer : step.peers)
@@ -440,7 +440,27 @@ TEST(Chunks, FollowSizeRanksAndStrategy) {
   EXPECT_EQ(chunk("ring", 16 * kMiB, cluster(1, 2)), 243u);
   EXPECT_EQ(chunk("star", 800 << 10, cluster(3, 1)), 182u);
   EXPECT_EQ(chunk("hierarchical:ring", 64 * kMiB, cluster(2, 2)), 243u);
-  EXPECT_EQ(chunk("hierarchical:ring", 64 * kMiB, cluster(2, 4)), 121u);
+  EXPECT_EQ(chunk("hierarchical:ring", 64 * kMiB, cluster(2, 4)), 60u);
+}
+
+// A long link holds more, and what is under way must fill it there and back.
+TEST(CallPlans, FillTheLinks) {
+  const Group group = cluster(2, 2);
+  const Strategy ring = *parse_strategy("hierarchical:ring");
+  CostModel model;
+  model.cores = 3;
+  const std::pair there(kFirstHost, kFirstHost + 1);
+  const std::pair back(kFirstHost + 1, kFirstHost);
+  model.between[there] = {.latency_s = 20e-6, .bytes_per_s = 1e9};
+  model.between[back] = {.latency_s = 20e-6, .bytes_per_s = 1e9};
+  EXPECT_EQ(call_plan(all_reduce(kMiB), group, ring, model).in_flight_bytes, 1536u << 10);
+  EXPECT_EQ(call_plan(all_reduce(kMiB), group, ring, model).cores, 3);
+  model.between[back].latency_s = 5e-3;
+  EXPECT_EQ(call_plan(all_reduce(kMiB), group, ring, model).in_flight_bytes, 20'000'000u);
+  // Links that were not measured count too.
+  model.between.clear();
+  model.default_between = {.latency_s = 1e-3, .bytes_per_s = 1e9};
+  EXPECT_EQ(call_plan(all_reduce(kMiB), group, ring, model).in_flight_bytes, 4'000'000u);
 }
 
 // The largest packets: a whole number of segments, of 64 KiB at most with their heads.
@@ -469,10 +489,9 @@ TEST(Chunks, LongTensorsHaveAtLeastFourChunksABlock) {
     const Strategy strategy = *parse_strategy(text);
     for (const size_t bytes : {4 * kMiB, 5 * kMiB, 64 * kMiB}) {
       const Signature signature = all_reduce(bytes);
-      const size_t chunk = chunk_bytes_for(signature, group, strategy, 2);
-      const Schedule schedule = make_schedule(signature, group, strategy, chunk);
-      EXPECT_GE(schedule.chunks, 4u) << text << " " << bytes;
-      EXPECT_LE(chunk, 256u << 10);
+      const CallPlan plan = call_plan(signature, group, strategy, {});
+      EXPECT_GE(make_schedule(signature, group, plan).chunks, 4u) << text << " " << bytes;
+      EXPECT_LE(plan.chunk_bytes, 256u << 10);
     }
   }
 }

@@ -208,7 +208,10 @@ bool Execution::advance_meeting() {
 
 bool Execution::advance_lanes() {
   bool any = false;
-  while (active_.size() < schedule_->in_flight && next_lane_ < lanes_.size())
+  // Staged lanes wait for all members of the host, so they take as many slots as there are.
+  const bool staged = schedule_->on_host && !direct_;
+  const size_t in_flight = staged ? kStageSlots : schedule_->in_flight;
+  while (active_.size() < in_flight && next_lane_ < lanes_.size())
     active_.push_back(static_cast<uint32_t>(next_lane_++));
   for (size_t i = 0; i < active_.size();) {
     Lane& lane = lanes_[active_[i]];

@@ -171,9 +171,9 @@ Status Executor::refresh_plan(Binding& binding, const Operation& call) {
   binding.plan_version = 0;
   const Group& group = *binding.group;
   if (group.size() > 1) {
-    const Plan plan = options_.plan(known, group);
+    const CallPlan plan = options_.plan(known, group);
     PLIANT_TRY(check_strategy(plan.strategy, group));
-    binding.schedule = make_schedule(known, group, plan.strategy, plan.chunk_bytes, plan.cores);
+    binding.schedule = make_schedule(known, group, plan);
     if (binding.schedule.on_host && host_ == nullptr)
       return invalid(fmt::format("strategy {} needs shared memory", to_string(plan.strategy)));
     // The two sides of a pair may have planned differently; only the chunks matter to them.

@@ -20,20 +20,13 @@
 
 namespace pliant {
 
-// How to run an operation: decided by policy, equal on all ranks.
-struct Plan {
-  Strategy strategy;
-  size_t chunk_bytes = size_t{256} << 10;
-  int cores = 1;  // processes of one host that can work at once
-};
-
 class Executor final : public Sink {
  public:
   struct Options {
     PeerId self;
     Epoch epoch = Epoch{1};
     Duration timeout = std::chrono::seconds(60);
-    std::function<Plan(const Signature&, const Group&)> plan;
+    std::function<CallPlan(const Signature&, const Group&)> plan;
     std::function<std::string(PeerId)> describe;  // "rank 2 (host a, pid 4711)"
   };
 

@@ -440,11 +440,12 @@ HostCall::Mode HostCall::choose_mode() {
   }
   mode_ = direct ? Mode::kDirect : Mode::kStaged;
   const size_t copies = reduces ? members() + 1 : 2;
-  // In place, the result's lines have just been read; a shared result is a third stream.
+  // In place, the lines of the result have just been read, unless they had to wait for other hosts;
+  // a shared result is a third stream.
+  const bool just_read = call_.input == call_.output && call_.host_only;
   const size_t cache_bytes = call_.shared_result ? kCacheBytes * 2 / 3
-                             : call_.input == call_.output
-                                 ? std::max(kCacheBytes, largest_cache_bytes())
-                                 : kCacheBytes;
+                             : just_read         ? std::max(kCacheBytes, largest_cache_bytes())
+                                                 : kCacheBytes;
   stream_ = call_.count * element_bytes_ * copies > cache_bytes;
   if (mode_ == Mode::kStaged) {
     binding_->lanes_staged = first_lane_ + schedule_->lanes();

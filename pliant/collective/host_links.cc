@@ -36,6 +36,7 @@ HostLinks::HostLinks(const Group& group, const CostModel& model)
     port_in_[to->second] = std::max(port_in_[to->second], rate);
     slowness_[from->second] += 1 / rate;
     slowness_[to->second] += 1 / rate;
+    longest_pipe_ = std::max(longest_pipe_, cost.latency_s * rate);
     ++known_out[from->second];
     ++known_in[to->second];
     if (slowest_ == 0 || rate < slowest_) slowest_link_ = pair;
@@ -47,7 +48,9 @@ HostLinks::HostLinks(const Group& group, const CostModel& model)
     if (known_out[host] < hosts - 1) port_out_[host] = std::max(port_out_[host], otherwise);
     if (known_in[host] < hosts - 1) port_in_[host] = std::max(port_in_[host], otherwise);
     slowness_[host] += static_cast<double>(unknown) / otherwise;
-    if (unknown > 0) fastest_ = std::max(fastest_, otherwise);
+    if (unknown == 0) continue;
+    fastest_ = std::max(fastest_, otherwise);
+    longest_pipe_ = std::max(longest_pipe_, model.default_between.latency_s * otherwise);
   }
 }
 

@@ -20,6 +20,9 @@ class HostLinks {
   double port_out(int host) const { return port_out_[static_cast<size_t>(host)]; }
   double port_in(int host) const { return port_in_[static_cast<size_t>(host)]; }
 
+  // The bytes that are on the way at once when the link that holds most of them is full.
+  double longest_pipe() const { return longest_pipe_; }
+
   // At most `hosts_max` hosts, those with the fastest links, in ascending order.
   std::vector<int> best_connected(size_t hosts_max) const;
   // "slow link from host 2 to host 0: 11.9 MB/s", or nothing if all links are alike.
@@ -33,6 +36,7 @@ class HostLinks {
   std::vector<double> slowness_;  // seconds a byte, summed over the links of a host
   double slowest_ = 0;
   double fastest_ = 0;
+  double longest_pipe_ = 0;
   std::pair<uint32_t, uint32_t> slowest_link_{};
 };
 

@@ -223,8 +223,7 @@ std::vector<Block> flat_blocks(const Signature& signature, const Group& group,
 std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& group,
                                        const Strategy& strategy) {
   const auto members = members_by_host(group);
-  size_t carriers = 0;
-  for (const auto& host : members) carriers = std::max(carriers, host.size());
+  const size_t carriers = most_members(group);
   std::vector<int> hosts(members.size());
   for (size_t h = 0; h < hosts.size(); ++h) hosts[h] = static_cast<int>(h);
 
@@ -272,20 +271,25 @@ size_t height_of(const Tree& tree) {
   return highest;
 }
 
-// For an all-reduce by messages between processes of one host: enough to keep all hops of the way
-// up and down busy, and no more. Each message is copied twice here, which takes half as long again
-// when what is on its way no longer fits the caches. (A network has a latency that more lanes
-// hide.)
-size_t lanes_in_flight(const Signature& signature, const Group& group, const Strategy& strategy,
+// For an all-reduce by messages: enough to keep all hops of the way up and down busy, and the links
+// between hosts, which have a latency; and no more. Each message is copied twice, which takes half
+// as long again when what is on its way no longer fits the caches. `blocks`: those that one rank
+// carries.
+size_t lanes_in_flight(const Signature& signature, const Group& group, const CallPlan& plan,
                        size_t blocks) {
-  const Route route = routes_of(signature, group, strategy).front();
-  return 2 * std::max({blocks, height_of(route.up), height_of(route.down)});
+  constexpr size_t kByBytesMax = 64;
+  const Route route = routes_of(signature, group, plan.strategy).front();
+  const size_t by_hops = 2 * std::max({blocks, height_of(route.up), height_of(route.down)});
+  if (group.one_host()) return by_hops;
+  const size_t by_bytes =
+      plan.in_flight_bytes / (most_members(group) * std::max<size_t>(plan.chunk_bytes, 1));
+  return std::max(by_hops, std::min(by_bytes, kByBytesMax));
 }
 
 }  // namespace
 
-Schedule make_schedule(const Signature& signature, const Group& group, const Strategy& strategy,
-                       size_t chunk_bytes, int cores) {
+Schedule make_schedule(const Signature& signature, const Group& group, const CallPlan& plan) {
+  const Strategy& strategy = plan.strategy;
   PLIANT_CHECK(strategy.kind != Strategy::Kind::kAuto, "auto is resolved before");
   Schedule schedule;
   const bool reduces_everywhere = signature.collective == Collective::kAllReduce ||
@@ -303,12 +307,15 @@ Schedule make_schedule(const Signature& signature, const Group& group, const Str
   } else {
     schedule.blocks = flat_blocks(signature, group, strategy);
   }
-  schedule.in_flight = reduces_everywhere && !schedule.on_host && group.one_host()
-                           ? lanes_in_flight(signature, group, strategy, schedule.blocks.size())
-                           : kStageSlots;
-  schedule.workers = std::clamp<size_t>(static_cast<size_t>(std::max(cores, 1)), 1,
-                                        std::clamp<size_t>(group.local.size(), 1, kWorkersMax));
-  schedule.chunk_elements = std::max<size_t>(1, chunk_bytes / size_of(signature.dtype));
+  const bool by_messages = !schedule.on_host || !group.one_host();
+  const size_t carriers = staged ? most_members(group) : 1;
+  schedule.in_flight =
+      reduces_everywhere && by_messages
+          ? lanes_in_flight(signature, group, plan, schedule.blocks.size() / carriers)
+          : kStageSlots;
+  const size_t members = std::clamp<size_t>(group.local.size(), 1, kWorkersMax);
+  schedule.workers = std::clamp<size_t>(static_cast<size_t>(std::max(plan.cores, 1)), 1, members);
+  schedule.chunk_elements = std::max<size_t>(1, plan.chunk_bytes / size_of(signature.dtype));
   size_t longest = 0;
   for (const Block& block : schedule.blocks) longest = std::max(longest, block.count);
   schedule.chunks = (longest + schedule.chunk_elements - 1) / schedule.chunk_elements;

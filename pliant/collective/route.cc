@@ -31,8 +31,7 @@ void add_exchange(std::vector<Route>& routes, size_t count, const std::vector<Ra
 std::vector<Route> staged_routes(const Signature& signature, const Group& group,
                                  const Strategy& strategy) {
   const auto members = members_by_host(group);
-  size_t carriers = 0;
-  for (const auto& host : members) carriers = std::max(carriers, host.size());
+  const size_t carriers = most_members(group);
   std::vector<int> hosts(members.size());
   std::iota(hosts.begin(), hosts.end(), 0);
   if (strategy.kind == Strategy::Kind::kExchange) {
@@ -81,6 +80,12 @@ std::vector<std::vector<Rank>> members_by_host(const Group& group) {
   for (Rank rank = 0; rank < group.size(); ++rank)
     members[static_cast<size_t>(group.host(rank))].push_back(rank);
   return members;
+}
+
+size_t most_members(const Group& group) {
+  size_t most = 0;
+  for (const auto& host : members_by_host(group)) most = std::max(most, host.size());
+  return most;
 }
 
 bool in_stages(const Signature& signature, const Strategy& strategy) {

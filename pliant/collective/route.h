@@ -31,5 +31,7 @@ std::vector<Route> routes_of(const Signature& signature, const Group& group,
 
 // The members of each host, ascending.
 std::vector<std::vector<Rank>> members_by_host(const Group& group);
+// How many there are on the host that has most.
+size_t most_members(const Group& group);
 
 }  // namespace pliant

@@ -80,9 +80,17 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 
-// The schedule of the group's own rank. `strategy` is not kAuto and was checked; chunks have at
-// most `chunk_bytes`; `cores` processes of a host can work at once.
-Schedule make_schedule(const Signature& signature, const Group& group, const Strategy& strategy,
-                       size_t chunk_bytes, int cores = 1);
+// How to run an operation: decided by policy, equal on all ranks.
+struct CallPlan {
+  Strategy strategy;
+  size_t chunk_bytes = size_t{256} << 10;  // at most
+  int cores = 1;                           // processes of one host that can work at once
+  // What the members of a host have on the way to other hosts at once: as much as keeps the links
+  // busy. More would only push each other out of the caches.
+  size_t in_flight_bytes = size_t{1536} << 10;
+};
+
+// The schedule of the group's own rank. The plan's strategy is not kAuto and was checked.
+Schedule make_schedule(const Signature& signature, const Group& group, const CallPlan& plan);
 
 }  // namespace pliant

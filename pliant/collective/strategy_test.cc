@@ -180,8 +180,9 @@ class Interpreter {
       : signature_(signature), ranks_(static_cast<Rank>(hosts.size())) {
     for (Rank rank = 0; rank < ranks_; ++rank) {
       groups_.push_back(group_of(hosts, rank));
-      schedules_.push_back(
-          make_schedule(signature, groups_.back(), parse_strategy(strategy).value(), chunk_bytes));
+      schedules_.push_back(make_schedule(
+          signature, groups_.back(),
+          {.strategy = parse_strategy(strategy).value(), .chunk_bytes = chunk_bytes}));
     }
     outputs_.resize(hosts.size());
   }
@@ -466,11 +467,11 @@ TEST(Schedule, SendsAndReceivesMatch) {
   signature.dtype = DType::kF64;
   signature.collective = Collective::kSend;
   signature.root = 2;
-  const Strategy ring = parse_strategy("ring").value();
-  const Schedule sends = make_schedule(signature, group_of(hosts, 0), ring, 32);
+  const CallPlan ring = {.strategy = parse_strategy("ring").value(), .chunk_bytes = 32};
+  const Schedule sends = make_schedule(signature, group_of(hosts, 0), ring);
   signature.collective = Collective::kReceive;
   signature.root = 0;
-  const Schedule receives = make_schedule(signature, group_of(hosts, 2), ring, 32);
+  const Schedule receives = make_schedule(signature, group_of(hosts, 2), ring);
   ASSERT_EQ(sends.lanes(), 3U);
   ASSERT_EQ(receives.lanes(), 3U);
   EXPECT_EQ(sends.blocks[0].steps[0].kind, Action::Kind::kSend);
@@ -480,12 +481,16 @@ TEST(Schedule, SendsAndReceivesMatch) {
   EXPECT_EQ(range_of(sends, 2).count, 2U);
 }
 
-TEST(Schedule, KeepsTheWayUpAndDownBusyAndNoMoreOnOneHost) {
-  const auto in_flight = [](const char* strategy, const std::vector<uint32_t>& hosts) {
+TEST(Schedule, KeepsTheWayUpAndDownBusyAndNoMore) {
+  const auto in_flight = [](const char* strategy, const std::vector<uint32_t>& hosts,
+                            size_t bytes = 0) {
     Signature signature;
     signature.count = 1 << 20;
     signature.dtype = DType::kF32;
-    return make_schedule(signature, group_of(hosts, 0), parse_strategy(strategy).value(), 4096)
+    return make_schedule(signature, group_of(hosts, 0),
+                         {.strategy = parse_strategy(strategy).value(),
+                          .chunk_bytes = 4096,
+                          .in_flight_bytes = bytes})
         .in_flight;
   };
   const auto one_host = [](size_t ranks) { return std::vector<uint32_t>(ranks, 0); };
@@ -497,8 +502,12 @@ TEST(Schedule, KeepsTheWayUpAndDownBusyAndNoMoreOnOneHost) {
   EXPECT_EQ(in_flight("binary_tree", one_host(4)), 6U);
   EXPECT_EQ(in_flight("binary_tree", one_host(8)), 8U);
   EXPECT_EQ(in_flight("direct", one_host(8)), kStageSlots);
-  EXPECT_EQ(in_flight("ring", in_pairs(4)), kStageSlots);
-  EXPECT_EQ(in_flight("hierarchical:ring", in_pairs(4)), kStageSlots);
+  // Between hosts also what keeps the links busy, which the ranks of a host share.
+  EXPECT_EQ(in_flight("ring", in_pairs(4)), 8U);
+  EXPECT_EQ(in_flight("hierarchical:ring", in_pairs(4)), 4U);
+  EXPECT_EQ(in_flight("hierarchical:ring", in_pairs(64)), 64U);
+  EXPECT_EQ(in_flight("hierarchical:ring", in_pairs(4), 20 * 2 * 4096), 20U);
+  EXPECT_EQ(in_flight("hierarchical:ring", in_pairs(4), size_t{1} << 40), 64U);
 }
 
 }  // namespace

@@ -25,17 +25,17 @@
 
 namespace pliant {
 
-inline Plan plan_of(std::string_view strategy, size_t chunk_bytes = 64, int cores = 1) {
+inline CallPlan plan_of(std::string_view strategy, size_t chunk_bytes = 64, int cores = 1) {
   auto parsed = parse_strategy(strategy);
   PLIANT_CHECK(parsed.ok(), "a test names a strategy that exists");
-  return {*parsed, chunk_bytes, cores};
+  return {.strategy = *parsed, .chunk_bytes = chunk_bytes, .cores = cores};
 }
 
 class TestCluster final {
  public:
   struct Options {
     std::vector<uint32_t> hosts = {0, 0};  // of each rank
-    Plan plan = plan_of("star");
+    CallPlan plan = plan_of("star");
     FakeNetwork::Taking taking = FakeNetwork::Taking::kOnArrival;
     Duration timeout = std::chrono::seconds(10);
     size_t heap_bytes = size_t{64} << 20;
@@ -96,10 +96,10 @@ class TestCluster final {
   void drop_segment(Rank rank) { process(rank).segment.reset(); }
 
   // How later calls run; on every rank, or on one alone, which is a mistake to be found.
-  void set_plan(const Plan& plan) {
+  void set_plan(const CallPlan& plan) {
     for (Rank rank = 0; rank < size(); ++rank) set_plan(rank, plan);
   }
-  void set_plan(Rank rank, const Plan& plan) {
+  void set_plan(Rank rank, const CallPlan& plan) {
     process(rank).plan = plan;
     executor(rank).forget_plans();
   }
@@ -180,7 +180,7 @@ class TestCluster final {
   struct Process {
     Group world;
     Epoch epoch = kEpoch;
-    Plan plan;
+    CallPlan plan;
     Inbox inbox;
     std::unique_ptr<Transport> transport;
     std::unique_ptr<Segment> segment;

@@ -36,7 +36,7 @@ std::shared_ptr<ValueRequest> answered_request(Result<StoredValue> value);
 
 class Engine final : private Sink, public StepGround {
  public:
-  using Planner = std::function<Plan(const Signature&, const Group&)>;
+  using Planner = std::function<CallPlan(const Signature&, const Group&)>;
 
   // Joins the job of `options` and connects to the peers of this host.
   static Result<std::unique_ptr<Engine>> open(const SessionOptions& options, Planner planner);

@@ -45,22 +45,18 @@ struct Session::Impl {
   Status adopt_settings(Bytes bytes);
   std::vector<std::byte> pack_notes() const;
   Status adopt_notes(Bytes bytes);
-  Plan plan(const Signature& signature, const Group& group) const;
+  CallPlan plan(const Signature& signature, const Group& group) const;
 };
 
-Plan Session::Impl::plan(const Signature& signature, const Group& group) const {
-  if (signature.plain_plan) {
-    CostModel plain;
-    plain.shared_memory = model.shared_memory;
-    const Choice choice = choose(signature, group, plain);
-    return {choice.strategy, choice.chunk_bytes, plain.cores};
-  }
+CallPlan Session::Impl::plan(const Signature& signature, const Group& group) const {
+  CostModel plain;
+  plain.shared_memory = model.shared_memory;
+  const CostModel& known = signature.plain_plan ? plain : model;
   // A strategy made for the world may not fit a smaller group; what fits best then decides.
-  if (strategy.kind == Strategy::Kind::kAuto || !check_strategy(strategy, group).ok()) {
-    const Choice choice = choose(signature, group, model);
-    return {choice.strategy, choice.chunk_bytes, model.cores};
-  }
-  return {strategy, chunk_bytes_for(signature, group, strategy, model.cores), model.cores};
+  const bool set = !signature.plain_plan && strategy.kind != Strategy::Kind::kAuto &&
+                   check_strategy(strategy, group).ok();
+  return call_plan(signature, group, set ? strategy : choose(signature, group, known).strategy,
+                   known);
 }
 
 namespace {
@@ -442,7 +438,7 @@ std::string Session::explain(Collective collective, size_t bytes) {
     if (size() == 1) return "alone: nothing to exchange";
     if (impl_->strategy.kind == Strategy::Kind::kAuto)
       return choose(signature, world(), impl_->model).reason;
-    const Plan plan = impl_->plan(signature, world());
+    const CallPlan plan = impl_->plan(signature, world());
     const double predicted =
         predict(signature, world(), plan.strategy, plan.chunk_bytes, impl_->model);
     return fmt::format("{}: as set, {} over {} ranks, predicted {}", to_string(plan.strategy),

@@ -47,7 +47,9 @@ Scenario Scenario::draw(uint64_t seed, uint32_t members) {
   drawn.sampler.seed = prng.next();
   drawn.sampler.epochs = 0;
   drawn.plan.strategy = *parse_strategy(kStrategies[prng.below(std::size(kStrategies))]);
-  drawn.plan.chunk_bytes = size_t{64} << prng.below(8);
+  const auto width = prng.below(8);
+  drawn.plan.chunk_bytes = size_t{64} << width;
+  drawn.plan.cores = static_cast<int>(width) + 1;
   if (drawn.model > 1000) drawn.plan.chunk_bytes = size_t{16} << 10;
   drawn.latency_min = prng.duration(microseconds(5), microseconds(100));
   drawn.latency_max = drawn.latency_min + prng.duration(microseconds(10), microseconds(3000));

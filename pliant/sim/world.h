@@ -36,7 +36,7 @@ struct Scenario {
   size_t model = 64;   // elements of the state
   int operations = 1;  // of a step
   SamplerOptions sampler;
-  Plan plan;
+  CallPlan plan;
   Duration latency_min{};
   Duration latency_max{};
   Duration compute_min{};

@@ -96,10 +96,10 @@ struct Process {
     transport.sink = &executor;
   }
 
-  static Plan plan(const Signature& signature, const Group&) {
+  static CallPlan plan(const Signature& signature, const Group&) {
     constexpr Strategy::Kind kKinds[] = {Strategy::Kind::kRing, Strategy::Kind::kStar,
                                          Strategy::Kind::kClique, Strategy::Kind::kBinaryTree};
-    Plan plan;
+    CallPlan plan;
     plan.strategy.kind = kKinds[signature.count % std::size(kKinds)];
     plan.chunk_bytes = 64;
     return plan;
