@@ -45,13 +45,28 @@ struct Session::Impl {
   Status adopt_settings(Bytes bytes);
   std::vector<std::byte> pack_notes() const;
   Status adopt_notes(Bytes bytes);
+  CostModel costs(const Signature& signature, const Group& group) const;
   CallPlan plan(const Signature& signature, const Group& group) const;
 };
 
+namespace {
+int online_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
+}  // namespace
+
+// What the members of a group plan with; equal on all of them. The cores of a host are known to
+// everybody there, however it came into the job; those of other hosts must have been agreed on.
+CostModel Session::Impl::costs(const Signature& signature, const Group& group) const {
+  CostModel known = model;
+  if (signature.plain_plan) {
+    known = {};
+    known.shared_memory = model.shared_memory;
+  }
+  if (group.one_host()) known.cores = online_cores();
+  return known;
+}
+
 CallPlan Session::Impl::plan(const Signature& signature, const Group& group) const {
-  CostModel plain;
-  plain.shared_memory = model.shared_memory;
-  const CostModel& known = signature.plain_plan ? plain : model;
+  const CostModel known = costs(signature, group);
   // A strategy made for the world may not fit a smaller group; what fits best then decides.
   const bool set = !signature.plain_plan && strategy.kind != Strategy::Kind::kAuto &&
                    check_strategy(strategy, group).ok();
@@ -60,8 +75,6 @@ CallPlan Session::Impl::plan(const Signature& signature, const Group& group) con
 }
 
 namespace {
-int online_cores() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
-
 Snapshots::Options snapshot_options(const SessionOptions& options) {
   Snapshots::Options result;
   result.self = options.self;
@@ -111,11 +124,7 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options) {
   // Between hosts the choice of a strategy rests on what the links can do. Every rank plans for
   // itself, so all must know the same: until the hosts have agreed, each counts as one core.
   // Members of an elastic job do not open at the same time: it measures when it is asked to.
-  if (world.one_host()) {
-    session->impl_->model.cores = online_cores();
-  } else if (!options.elastic) {
-    PLIANT_TRY(session->measure_links());
-  }
+  if (!world.one_host() && !options.elastic) PLIANT_TRY(session->measure_links());
   return session;
 }
 
@@ -437,10 +446,10 @@ std::string Session::explain(Collective collective, size_t bytes) {
   return impl_->engine->with_loop([&]() -> std::string {
     if (size() == 1) return "alone: nothing to exchange";
     if (impl_->strategy.kind == Strategy::Kind::kAuto)
-      return choose(signature, world(), impl_->model).reason;
+      return choose(signature, world(), impl_->costs(signature, world())).reason;
     const CallPlan plan = impl_->plan(signature, world());
-    const double predicted =
-        predict(signature, world(), plan.strategy, plan.chunk_bytes, impl_->model);
+    const double predicted = predict(signature, world(), plan.strategy, plan.chunk_bytes,
+                                     impl_->costs(signature, world()));
     return fmt::format("{}: as set, {} over {} ranks, predicted {}", to_string(plan.strategy),
                        human_bytes(bytes), size(), human_duration(from_seconds(predicted)));
   });
