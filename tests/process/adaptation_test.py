@@ -85,8 +85,9 @@ class Decisions(Adaptation):
     def test_switches_of_the_topology_survive_losses(self):
         """Members die again and again in a job that switches every second step, and newcomers find
         their way into the present topology."""
+        # So many that it outlasts five replacements where every member has a core to itself, too.
         job = self.job(4, ["--max", "4", "--restart"],
-                       ["--steps", 600, "--switch-every", 2, "--sample-seconds", 0.0001])
+                       ["--steps", 1200, "--switch-every", 2, "--sample-seconds", 0.0001])
         for step in (40, 80, 120, 160, 200):
             job.await_step(step, members=4)
             self.kill_one(job, which=step // 40 % 4)
