@@ -53,12 +53,12 @@ struct alignas(64) StageSlot {
 
 inline constexpr size_t kStageSlots = 16;
 
-// The lanes of one worker; see HostCall::claim_lanes.
+// The lanes of one worker, or of several where there are more; see HostCall::claim_lanes.
 struct alignas(64) Claims {
   std::atomic<uint64_t> taken;  // (sequence + 1) << 32 | how many of them
 };
 
-inline constexpr size_t kWorkersMax = 16;
+inline constexpr size_t kClaimsMax = 16;
 
 struct Channel {
   // The word that peers poll has a cache line to itself: they would otherwise take the line away
@@ -69,7 +69,7 @@ struct Channel {
   };
   Entry entries[2];
   alignas(64) std::atomic<uint64_t> finished;  // calls that this rank has completed
-  Claims claims[kWorkersMax];
+  Claims claims[kClaimsMax];
   alignas(64) std::atomic<uint64_t> done;  // (sequence + 1) << 32 | parts done
   StageSlot slots[kStageSlots];
 };

@@ -1,6 +1,8 @@
 // Shared memory: where buffers are, in place or not, shared results, one name over and over.
 #include <sys/mman.h>
 
+#include <set>
+
 #include "pliant/collective/test_calls.h"
 #include "pliant/collective/test_layouts.h"
 
@@ -173,6 +175,22 @@ TEST_F(Workers, TakeTurnsWithPrivateMemory) {
       if (const uint64_t reduced = slot.reduced.load(); reduced != 0)
         reducers.push_back(reduced & 0xffff);
   EXPECT_EQ(reducers, (std::vector<uint64_t>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}));
+}
+
+// Also with more of them than the lanes are claimed in parts.
+TEST(Crowds, OnAsManyCoresTakeTurnsAndShareLanes) {
+  constexpr Rank kRanks = 20;
+  TestCluster cluster({.hosts = one_host(kRanks), .plan = plan_of("direct", 2048, kRanks)});
+  for (const Memory memory : {Memory::kPlain, Memory::kRegistered}) {
+    TestCall(cluster, {.count = 20'000, .memory = memory}, "tensor").run();
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  std::set<uint64_t> reducers;
+  for (const Channel& channel : ControlArea::of(cluster.segment(0).control()).channels)
+    for (const StageSlot& slot : channel.slots)
+      if (const uint64_t reduced = slot.reduced.load(); reduced != 0)
+        reducers.insert(reduced & 0xffff);
+  EXPECT_GE(reducers.size(), 10U);
 }
 
 // Without an input the data stands in the output.

@@ -156,10 +156,8 @@ void HostExchange::notify(const HostBinding& binding) const {
   }
 }
 
-size_t HostExchange::worker(size_t member, size_t members, size_t workers) const {
-  if (members <= workers) return member;
-  // Where processes share the cores, what a core's cache holds is there for whoever runs on it.
-  return memory_.core ? memory_.core() % workers : member % workers;
+std::optional<size_t> HostExchange::core() const {
+  return memory_.core ? std::optional<size_t>(memory_.core()) : std::nullopt;
 }
 
 Result<std::span<std::byte>> HostExchange::take_staging(size_t bytes) {

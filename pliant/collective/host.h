@@ -13,6 +13,7 @@
 // execution. Driven by one thread at a time; never blocks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -155,8 +156,8 @@ class HostExchange {
   void keep_outputs_private() { private_outputs_ = true; }
   bool private_outputs() const { return private_outputs_; }
 
-  // Which worker's lanes the member at this place among the host's begins with.
-  size_t worker(size_t member, size_t members, size_t workers) const;
+  // The core that this process runs on now, if that can be told.
+  std::optional<size_t> core() const;
 
   SlotWrites& slot_writes() { return slot_writes_; }
   Segment& own() const { return *memory_.own; }
@@ -273,7 +274,10 @@ class HostCall {
   bool reducer_is_self(const Block& block) const;
   // All members can work at once: the lanes that anyone may reduce go round.
   bool takes_turns() const { return schedule_->workers >= members(); }
-  std::optional<size_t> claim_lane(size_t worker);
+  // In how many parts the lanes are claimed, and with which one this process begins.
+  size_t claim_parts() const { return std::min(schedule_->workers, kClaimsMax); }
+  size_t first_part() const;
+  std::optional<size_t> claim_lane(size_t part);
   void reduce_lane(size_t lane);
   bool receives(const Block& block) const;
   std::byte* slot_of(size_t member, size_t lane) const;

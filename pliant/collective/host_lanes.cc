@@ -113,17 +113,23 @@ bool HostCall::direct_done() const {
   return parts_ == 0 || leader().done.load(std::memory_order_acquire) == (tag | parts_);
 }
 
-std::optional<size_t> HostCall::claim_lane(size_t worker) {
+size_t HostCall::first_part() const {
+  // Where processes share the cores, what a core's cache holds is there for whoever runs on it.
+  const size_t place = takes_turns() ? binding_->self : host_->core().value_or(binding_->self);
+  return place % claim_parts();
+}
+
+std::optional<size_t> HostCall::claim_lane(size_t part) {
   const uint64_t tag = (uint64_t{call_.sequence} + 1) << 32;
-  const Split part = split(schedule_->lanes(), schedule_->workers, worker);
-  std::atomic<uint64_t>& word = leader().claims[worker].taken;
+  const Split lanes = split(schedule_->lanes(), claim_parts(), part);
+  std::atomic<uint64_t>& word = leader().claims[part].taken;
   uint64_t seen = word.load(std::memory_order_relaxed);
   uint64_t taken = 0;
   do {
     taken = seen >> 32 == tag >> 32 ? seen & 0xffffffff : 0;
-    if (taken >= part.count) return std::nullopt;
+    if (taken >= lanes.count) return std::nullopt;
   } while (!word.compare_exchange_weak(seen, tag | (taken + 1), std::memory_order_acq_rel));
-  return part.offset + taken;
+  return lanes.offset + taken;
 }
 
 void HostCall::reduce_lane(size_t lane) {
@@ -138,12 +144,12 @@ void HostCall::reduce_lane(size_t lane) {
 }
 
 bool HostCall::claim_lanes(size_t lanes_max) {
-  const size_t first = host_->worker(binding_->self, members(), schedule_->workers);
+  const size_t first = first_part();
   uint64_t claimed = 0;
   // Its own lanes, whose bytes its caches may hold from the call before; then those of workers that
   // are late.
-  for (size_t i = 0; i < schedule_->workers && claimed < lanes_max;) {
-    const auto lane = claim_lane((first + i) % schedule_->workers);
+  for (size_t i = 0; i < claim_parts() && claimed < lanes_max;) {
+    const auto lane = claim_lane((first + i) % claim_parts());
     if (lane.has_value()) {
       reduce_lane(*lane);
       ++claimed;
@@ -239,11 +245,9 @@ HostCall::Outcome HostCall::staged_reduce(size_t lane, uint8_t& stage, std::byte
   if (stage == kFresh) {
     // More than that: this is a block that is moved, and somebody has taken it already.
     if (slot.collected.load(std::memory_order_acquire) < use * others) return Outcome::kPending;
-    bool mine = reducer_is_self(block);
-    if (block.host.reducer == HostPart::kAnyone && takes_turns()) {
-      mine = lane % members() == binding_->self;
-      if (mine) slot.arrived.fetch_add(members(), std::memory_order_acq_rel);
-    } else if (block.host.reducer == HostPart::kAnyone) {
+    const bool anyone = block.host.reducer == HostPart::kAnyone;
+    bool mine = anyone ? lane % members() == binding_->self : reducer_is_self(block);
+    if (anyone && !takes_turns()) {
       mine = slot.arrived.fetch_add(1, std::memory_order_acq_rel) == use * members() + others;
     } else if (mine) {
       slot.arrived.fetch_add(members(), std::memory_order_acq_rel);

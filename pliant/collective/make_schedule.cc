@@ -313,7 +313,7 @@ Schedule make_schedule(const Signature& signature, const Group& group, const Cal
       reduces_everywhere && by_messages
           ? lanes_in_flight(signature, group, plan, schedule.blocks.size() / carriers)
           : kStageSlots;
-  const size_t members = std::clamp<size_t>(group.local.size(), 1, kWorkersMax);
+  const size_t members = std::max<size_t>(group.local.size(), 1);
   schedule.workers = std::clamp<size_t>(static_cast<size_t>(std::max(plan.cores, 1)), 1, members);
   schedule.chunk_elements = std::max<size_t>(1, plan.chunk_bytes / size_of(signature.dtype));
   size_t longest = 0;
