@@ -3,7 +3,7 @@
 // A driver is one process of a contender's group. It implements Contender over its library and
 // calls measure(); everything that decides a figure (how many calls a batch has, what is timed,
 // what is checked) stands here, once, so that no contender is timed differently from another. Rank
-// 0 prints one JSON line a batch. Single-threaded.
+// 0 prints one JSON line a batch, with the distance of the cores before and after it.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,10 @@
 #include <ctime>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
+
+#include "core_distance.h"
 
 namespace peers {
 
@@ -161,15 +164,46 @@ inline bool verify(Contender& contender, size_t count) {
   return true;
 }
 
+// What the machine did while a batch ran: asked before it and after it.
+class Surroundings {
+ public:
+  Surroundings() : distance_ns_(core_distance_ns()), stolen_(stolen_seconds()) {}
+  // The end of a line of JSON.
+  std::string since() const {
+    const double stolen = stolen_seconds() - stolen_;
+    char text[96];
+    std::snprintf(text, sizeof(text), "\"stolen\":%.2f,\"core_ns\":[%.1f,%.1f]}", stolen,
+                  distance_ns_, core_distance_ns());
+    return text;
+  }
+
+ private:
+  double distance_ns_;
+  double stolen_;
+};
+
 inline void print_batch(const Options& options, const Contender& contender, size_t bytes,
-                        int64_t calls, double seconds, double stolen) {
+                        int64_t calls, double seconds, const Surroundings& surroundings) {
   char line[256];
   std::snprintf(line, sizeof(line),
-                "{\"contender\":\"%s\",\"np\":%d,\"bytes\":%zu,\"calls\":%lld,\"seconds\":%.9f,"
-                "\"stolen\":%.2f}",
+                "{\"contender\":\"%s\",\"np\":%d,\"bytes\":%zu,\"calls\":%lld,\"seconds\":%.9f,",
                 options.name.c_str(), contender.size(), bytes, static_cast<long long>(calls),
-                seconds, stolen);
-  print_line(line);
+                seconds);
+  print_line(line + surroundings.since());
+}
+
+// The other ranks keep still while rank 0 looks around: a library that waits may wait spinning.
+inline void keep_still() { std::this_thread::sleep_for(std::chrono::milliseconds(3)); }
+
+inline void time_batch(Contender& contender, const Options& options, size_t bytes, int64_t calls) {
+  if (contender.rank() != 0) {
+    keep_still();
+    time_calls(contender, calls);
+    return keep_still();
+  }
+  const Surroundings surroundings;
+  const double seconds = time_calls(contender, calls);
+  print_batch(options, contender, bytes, calls, seconds, surroundings);
 }
 
 inline bool measure_size(Contender& contender, const Options& options, size_t bytes) {
@@ -178,12 +212,8 @@ inline bool measure_size(Contender& contender, const Options& options, size_t by
   // Zeros stay zeros however often they are summed in place; writing them touches every page.
   std::fill_n(contender.input(), count, 0.0F);
   const int64_t calls = calibrate(contender, options);
-  for (int batch = 0; batch < options.batches; ++batch) {
-    const double stolen = stolen_seconds();
-    const double seconds = time_calls(contender, calls);
-    if (contender.rank() == 0)
-      print_batch(options, contender, bytes, calls, seconds, stolen_seconds() - stolen);
-  }
+  for (int batch = 0; batch < options.batches; ++batch)
+    time_batch(contender, options, bytes, calls);
   // No rank may write its next input while another still reduces.
   contender.barrier();
   const bool correct = verify(contender, count);

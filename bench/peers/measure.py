@@ -107,48 +107,75 @@ def run_group(make_commands, timeout=120.0):
 
 @dataclass
 class Sample:
-    """One round of one contender at one size: several batches, each of several calls."""
+    """One batch of calls of one contender at one size."""
 
-    median: float  # seconds a call, of the median batch
-    minimum: float  # of the best batch
-    steal: float  # CPUs that the hypervisor withheld during the batches
+    seconds: float  # a call
+    steal: float  # CPUs that the hypervisor withheld meanwhile
     other: float  # CPUs that other programs used during the run
-    calls: int
+    core_ns: tuple = ()  # from core to core, before and after; empty: not known
 
 
 def samples(run, key):
-    """Groups the batches of a run by key(line)."""
-    batches = defaultdict(list)
+    """The batches of a run, grouped by key(line)."""
+    found = defaultdict(list)
     for line in run.lines:
-        batches[key(line)].append(line)
-    return {name: _sample(group, run.other) for name, group in batches.items()}
+        found[key(line)].append(Sample(
+            seconds=line["seconds"] / line["calls"], steal=line["stolen"] / line["seconds"],
+            other=run.other, core_ns=tuple(ns for ns in line.get("core_ns", ()) if ns > 0)))
+    return found
 
 
-def _sample(group, other):
-    each = [line["seconds"] / line["calls"] for line in group]
-    total = sum(line["seconds"] for line in group)
-    return Sample(median=statistics.median(each), minimum=min(each),
-                  steal=sum(line["stolen"] for line in group) / total, other=other,
-                  calls=sum(line["calls"] for line in group))
+TOGETHER, APART = "together", "apart"
+APART_RATIO = 2.5  # cores so much further from each other than at the best time are apart
+
+
+class Cores:
+    """Tells the batches during which the cores were close from those during which they were not.
+
+    The host of a virtual machine moves its cores apart and together again. What passes between
+    processes takes up to four times as long then, so only batches of one state can be compared.
+    """
+
+    def __init__(self, everything):
+        """`everything`: all samples of a measurement; what counts as close is found in them."""
+        nearest = min((ns for sample in everything for ns in sample.core_ns), default=0.0)
+        self.apart_ns = APART_RATIO * nearest
+
+    def state(self, sample):
+        """TOGETHER, APART, or None if the cores were moved during the batch."""
+        found = {APART if ns > self.apart_ns else TOGETHER for ns in sample.core_ns}
+        return found.pop() if len(found) == 1 else None if found else TOGETHER
+
+    def of(self, state, batches):
+        """The samples of a state; all of them for None."""
+        return [sample for sample in batches if state in (None, self.state(sample))]
+
+    def best_state(self, contenders):
+        """The state of which there are most samples of whom there are fewest; None if there is no
+        state of which there are any of all contenders."""
+        least = {state: min((len(self.of(state, batches)) for batches in contenders), default=0)
+                 for state in (TOGETHER, APART)}
+        best = max(least, key=least.get)
+        return best if least[best] else None
 
 
 @dataclass
 class Figure:
-    """What a contender needs for one call, over all rounds."""
+    """What a contender needs for one call, over all of its batches."""
 
-    median: float  # over the rounds, of the round's median; seconds
+    median: float  # over the batches; seconds
     minimum: float
-    low: float  # quartiles of the rounds' medians
+    low: float  # quartiles
     high: float
-    rounds: int
-    dropped: int  # rounds disturbed by steal or other programs
-    noisy: bool  # all rounds were disturbed, and the least bad one stands
+    batches: int
+    dropped: int  # batches disturbed by steal or other programs
+    noisy: bool  # all were disturbed, and the least bad one stands
 
     def as_json(self):
         micro = {f"{name}_us": round(getattr(self, name) * 1e6, 3)
                  for name in ("median", "minimum", "low", "high")}
         micro["min_us"] = micro.pop("minimum_us")
-        return {**micro, "rounds": self.rounds, "dropped": self.dropped, "noisy": self.noisy}
+        return {**micro, "batches": self.batches, "dropped": self.dropped, "noisy": self.noisy}
 
 
 @dataclass(frozen=True)
@@ -161,28 +188,27 @@ class Limits:
 
 def add_limit_options(parser):
     parser.add_argument("--steal-max", type=float, default=0.3, metavar="CPUS",
-                        help="drop a round from which the hypervisor withheld more than this")
+                        help="drop a batch from which the hypervisor withheld more than this")
     parser.add_argument("--other-max", type=float, default=0.3, metavar="CPUS",
-                        help="drop a round beside which other programs used more than this")
+                        help="drop a batch beside which other programs used more than this")
 
 
 def limits(options):
     return Limits(options.steal_max, options.other_max)
 
 
-def figure(rounds, bounds):
+def figure(batches, bounds):
     """The figure of a list of Samples, or None of an empty one."""
-    if not rounds:
+    if not batches:
         return None
-    kept = [sample for sample in rounds
+    kept = [sample for sample in batches
             if sample.steal <= bounds.steal and sample.other <= bounds.other]
-    dropped, noisy = len(rounds) - len(kept), not kept
+    dropped, noisy = len(batches) - len(kept), not kept
     if noisy:
-        kept = [min(rounds, key=lambda sample: sample.steal + sample.other)]
-    medians = sorted(sample.median for sample in kept)
-    low = high = medians[0]
-    if len(medians) > 1:
-        low, _, high = statistics.quantiles(medians, n=4, method="inclusive")
-    return Figure(median=statistics.median(medians),
-                  minimum=min(sample.minimum for sample in kept), low=low, high=high,
-                  rounds=len(kept), dropped=dropped, noisy=noisy)
+        kept = [min(batches, key=lambda sample: sample.steal + sample.other)]
+    times = sorted(sample.seconds for sample in kept)
+    low = high = times[0]
+    if len(times) > 1:
+        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return Figure(median=statistics.median(times), minimum=times[0], low=low, high=high,
+                  batches=len(kept), dropped=dropped, noisy=noisy)

@@ -155,16 +155,15 @@ void measure_size(const peers::Options& options, size_t bytes, int np) {
     const double once = std::max(time_passes(kernel, slices, 2) / 2, 1e-9);
     const auto passes = std::max<int64_t>(static_cast<int64_t>(options.batch_seconds / once), 3);
     for (int batch = 0; batch < options.batches; ++batch) {
-      const double stolen = peers::stolen_seconds();
+      const peers::Surroundings surroundings;
       const double seconds = time_passes(kernel, slices, passes);
       char line[256];
       std::snprintf(line, sizeof(line),
                     "{\"contender\":\"%s\",\"np\":%d,\"bytes\":%zu,\"kernel\":\"%s\","
-                    "\"threads\":%zu,\"traffic\":%zu,\"calls\":%lld,\"seconds\":%.9f,"
-                    "\"stolen\":%.2f}",
+                    "\"threads\":%zu,\"traffic\":%zu,\"calls\":%lld,\"seconds\":%.9f,",
                     options.name.c_str(), np, bytes, kernel.name, threads, kernel.traffic,
-                    static_cast<long long>(passes), seconds, peers::stolen_seconds() - stolen);
-      peers::print_line(line);
+                    static_cast<long long>(passes), seconds);
+      peers::print_line(line + surroundings.since());
     }
   }
 }

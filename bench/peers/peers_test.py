@@ -20,33 +20,51 @@ MIB = 1 << 20
 LIMITS = measure.Limits(steal=0.3, other=0.3)
 
 
-def sample(seconds, steal=0.0, other=0.0):
-    return measure.Sample(median=seconds, minimum=seconds / 2, steal=steal, other=other, calls=10)
+NEAR, FAR = (30.0, 31.0), (170.0, 180.0)
+
+
+def sample(seconds, steal=0.0, other=0.0, core_ns=NEAR):
+    return measure.Sample(seconds=seconds, steal=steal, other=other, core_ns=core_ns)
 
 
 class Figures(unittest.TestCase):
-    def test_a_sample_is_the_median_batch_and_its_share_of_steal(self):
-        lines = [{"bytes": 4, "calls": 10, "seconds": seconds, "stolen": 0.5}
-                 for seconds in (1.0, 3.0, 2.0)]
-        whole = measure.Run(lines, seconds=6.0, other=0.1, started_ns=0)
+    def test_a_sample_is_a_batch_and_what_the_machine_did_meanwhile(self):
+        lines = [{"bytes": 4, "calls": 10, "seconds": seconds, "stolen": 0.5, "core_ns": [30, 170]}
+                 for seconds in (1.0, 2.0)]
+        whole = measure.Run(lines, seconds=3.0, other=0.1, started_ns=0)
         found = measure.samples(whole, lambda line: line["bytes"])[4]
-        self.assertEqual(found.other, 0.1)
-        self.assertAlmostEqual(found.median, 0.2)
-        self.assertAlmostEqual(found.minimum, 0.1)
-        self.assertAlmostEqual(found.steal, 0.25)
+        self.assertEqual(found[1], measure.Sample(seconds=0.2, steal=0.25, other=0.1,
+                                                  core_ns=(30, 170)))
 
-    def test_disturbed_rounds_are_dropped(self):
+    def test_disturbed_batches_are_dropped(self):
         found = measure.figure([sample(1), sample(9, steal=0.4), sample(8, other=0.4), sample(3)],
                                LIMITS)
-        self.assertEqual((found.median, found.rounds, found.dropped), (2, 2, 2))
+        self.assertEqual((found.median, found.batches, found.dropped), (2, 2, 2))
         self.assertFalse(found.noisy)
 
-    def test_the_least_bad_round_stands_if_all_were_disturbed(self):
+    def test_the_least_bad_batch_stands_if_all_were_disturbed(self):
         found = measure.figure([sample(1, steal=0.9), sample(2, other=0.5)], LIMITS)
         self.assertEqual((found.median, found.dropped, found.noisy), (2, 2, True))
 
-    def test_no_rounds_no_figure(self):
+    def test_no_batches_no_figure(self):
         self.assertIsNone(measure.figure([], LIMITS))
+
+
+class States(unittest.TestCase):
+    def setUp(self):
+        self.cores = measure.Cores([sample(1), sample(1, core_ns=FAR)])
+
+    def test_of_a_batch(self):
+        self.assertEqual(self.cores.state(sample(1)), measure.TOGETHER)
+        self.assertEqual(self.cores.state(sample(1, core_ns=FAR)), measure.APART)
+        self.assertIsNone(self.cores.state(sample(1, core_ns=(30.0, 170.0))))
+        self.assertEqual(self.cores.state(sample(1, core_ns=())), measure.TOGETHER)
+
+    def test_the_one_with_most_batches_of_everyone_is_compared(self):
+        near, far = [sample(1)], [sample(1, core_ns=FAR)]
+        self.assertEqual(self.cores.best_state([3 * near + far, 2 * far + near]), measure.TOGETHER)
+        self.assertEqual(self.cores.best_state([3 * near + 2 * far, 2 * far]), measure.APART)
+        self.assertIsNone(self.cores.best_state([near, far]))
 
 
 class Groups(unittest.TestCase):
@@ -74,8 +92,25 @@ class Cells(unittest.TestCase):
         self.options = options
         self.measurement = run.Measurement(options, where=None)
 
-    def add(self, name, np, size, seconds):
-        self.measurement.samples[name, np, size].append(sample(seconds))
+    def add(self, name, np, size, seconds, core_ns=NEAR):
+        self.measurement.samples[name, np, size].append(sample(seconds, core_ns=core_ns))
+
+    def test_only_batches_of_one_state_are_compared(self):
+        self.add("pliant-plain", 2, MIB, 1.0)
+        self.add("pliant-plain", 2, MIB, 1.0)
+        self.add("pliant-plain", 2, MIB, 9.0, FAR)
+        self.add("openmpi", 2, MIB, 2.0)
+        self.add("openmpi", 2, MIB, 3.0)
+        self.add("openmpi", 2, MIB, 36.0, FAR)
+        cell = run.cell(self.measurement, self.options, "plain", 2, MIB)
+        self.assertEqual((cell["cores"], cell["ratio"]), (measure.TOGETHER, 2.5))
+        self.assertEqual(cell["elsewhere"], {"cores": measure.APART, "ratio": 4.0})
+
+    def test_without_a_common_state_all_batches_are_compared(self):
+        self.add("pliant-plain", 2, MIB, 2.0, FAR)
+        self.add("openmpi", 2, MIB, 3.0)
+        cell = run.cell(self.measurement, self.options, "plain", 2, MIB)
+        self.assertEqual((cell["cores"], cell["ratio"], cell["elsewhere"]), (None, 1.5, None))
 
     def test_the_best_peer_counts(self):
         self.add("pliant-registered", 2, MIB, 1.0)

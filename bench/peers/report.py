@@ -67,7 +67,7 @@ def ranks(cell):
 
 def peers_table(cells):
     rows = [("np", "size", "Pliant", "quartiles", "best peer", "its time", "ratio", "of minima",
-             "goal", "")]
+             "goal", "", "cores", "otherwise")]
     for cell in cells:
         own, best = cell["pliant"], cell["best_peer"]
         goal = cell["goal"] if cell["row"] != "shared" else None
@@ -75,31 +75,37 @@ def peers_table(cells):
                      time_text(own and own["median_us"]), spread(own), best or "-",
                      figure_text(cell["peers"][best]) if best else "-",
                      ratio_text(cell.get("ratio")), ratio_text(cell.get("ratio_of_minima")),
-                     goal_text(goal), verdict(cell["reached"]) if goal else ""))
+                     goal_text(goal), verdict(cell["reached"]) if goal else "",
+                     cell["cores"] or "mixed", elsewhere_text(cell["elsewhere"])))
     return columns(rows)
 
 
+def elsewhere_text(other):
+    return f"{other['cores']} {ratio_text(other['ratio'])}" if other else ""
+
+
 def shared_table(cells):
-    rows = [("np", "size", "shared", "gain over private", "", "goal", "")]
+    rows = [("np", "size", "shared", "gain over private", "", "goal", "", "cores")]
     for cell in cells:
         if cell["goal"] and cell["pliant"]:
             rows.append((ranks(cell), size_text(cell["bytes"]),
                          time_text(cell["pliant"]["median_us"]),
                          ratio_text(cell["ratio_to_registered"]), "", goal_text(cell["goal"]),
-                         verdict(cell["reached"])))
+                         verdict(cell["reached"]), cell["cores"] or "mixed"))
     return columns(rows) if len(rows) > 1 else ""
 
 
 def tuned_table(cells):
     rows = [("np", "size", "Pliant", "ratio", "best Open MPI, tuned by hand", "its time", "goal",
-             "")]
+             "", "cores")]
     for cell in cells:
         tuned = cell.get("tuned")
         if tuned:
             rows.append((ranks(cell), size_text(cell["bytes"]),
-                         time_text(cell["pliant"]["median_us"]), ratio_text(tuned["ratio"]),
+                         time_text(tuned["pliant"]["median_us"]), ratio_text(tuned["ratio"]),
                          tuned["best"], time_text(tuned["figure"]["median_us"]),
-                         goal_text(tuned["goal"]), verdict(tuned["reached"])))
+                         goal_text(tuned["goal"]), verdict(tuned["reached"]),
+                         tuned["cores"] or "mixed"))
     return columns(rows) if len(rows) > 1 else ""
 
 
@@ -115,10 +121,9 @@ def memory_table(cells):
         if not memory or "memory" not in memory:
             continue
         stream, near, goal = memory["memory"], memory.get("working_set"), memory["goal"]
-        own = cell["pliant"]
         reached = stream["share"] >= goal if goal and "share" in stream else None
         rows.append((ranks(cell), size_text(cell["bytes"]), size_text(memory["bytes"]),
-                     time_text(own and own["median_us"]), cell["row"],
+                     time_text(stream.get("own_us")), cell["row"],
                      f"{stream['gb_per_second']:.0f} GB/s", time_text(stream["limit_us"]),
                      share_text(stream), f"{near['gb_per_second']:.0f} GB/s" if near else "-",
                      time_text(near and near["limit_us"]), share_text(near),
@@ -132,10 +137,14 @@ def preamble(summary):
         f"all-reduce, float32 sum; {machine['cpu']}, {machine['cores']} cores, "
         f"Linux {machine['kernel']}",
         f"{summary['rounds']} interleaved rounds, {summary['runs']} runs in "
-        f"{summary['seconds']:.0f} s; times are medians over the rounds",
-        f"{summary['samples_dropped']} of {summary['samples']} samples dropped: steal above "
+        f"{summary['seconds']:.0f} s; times are medians over the batches",
+        f"{summary['batches_dropped']} of {summary['batches']} batches dropped: steal above "
         f"{summary['steal_max']} CPU or other programs above {summary['other_max']} "
-        "(! = all rounds of the cell)",
+        "(! = all batches of the cell)",
+        f"cores are apart if a cache line takes more than {summary['apart_ns']:.0f} ns from one to "
+        "the other; a cell compares",
+        "batches of one state alone (mixed: no state in which all were measured); in the other, "
+        "see the last column",
     ]
     if summary["other_cpus"] > summary["other_max"]:
         lines.append(f"NOT IDLE: other programs used {summary['other_cpus']:.1f} CPUs; these "

@@ -139,35 +139,46 @@ class Measurement:
         for line in run.lines:
             if "kernel" in line:
                 self.traffic[np, line["bytes"], line["kernel"]] = line["traffic"]
-        for size, sample in measure.samples(run, _size_key).items():
-            self.samples[contender.name, np, size].append(sample)
+        for size, batches in measure.samples(run, _size_key).items():
+            self.samples[contender.name, np, size] += batches
         print(f"round {number + 1}/{self.options.rounds} np={np} {contender.name}: "
               f"{run.seconds:.1f} s", file=sys.stderr)
 
     def _leave_out_slow(self, tuned):
         for np in self.options.np:
             for size in self.options.sizes:
-                took = {name: self.samples[name, np, size][0].median for name in tuned
-                        if self.samples.get((name, np, size))}
-                best = min(took.values(), default=0)
-                self.left_out |= {(name, np, size) for name, seconds in took.items()
-                                  if seconds > TUNED_MARGIN * best}
+                for state in (measure.TOGETHER, measure.APART):
+                    took = {name: figure.median for name in tuned
+                            if (figure := self.figure(name, np, size, state))}
+                    best = min(took.values(), default=0)
+                    self.left_out |= {(name, np, size) for name, seconds in took.items()
+                                      if seconds > TUNED_MARGIN * best}
 
-    def figure(self, name, np, size):
-        return measure.figure(self.samples.get((name, np, size), []),
+    def cores(self):
+        return measure.Cores([sample for batches in self.samples.values() for sample in batches])
+
+    def state(self, names, np, size):
+        """The state of the cores in which these contenders are compared; None: whatever it was."""
+        present = [self.samples[name, np, size] for name in names
+                   if self.samples.get((name, np, size))]
+        return self.cores().best_state(present)
+
+    def figure(self, name, np, size, state=None):
+        batches = self.samples.get((name, np, size), [])
+        return measure.figure(self.cores().of(state, batches) if state else batches,
                               measure.limits(self.options))
 
-    def best(self, names, np, size):
+    def best(self, names, np, size, state=None):
         """(name, Figure) of the fastest of these contenders, or None."""
-        found = [(name, self.figure(name, np, size)) for name in names]
+        found = [(name, self.figure(name, np, size, state)) for name in names]
         return min(((name, figure) for name, figure in found if figure),
                    key=lambda pair: pair[1].median, default=None)
 
-    def bandwidth(self, np, size):
+    def bandwidth(self, np, size, state=None):
         """(bytes a second, kernel) of the best streaming kernel over np buffers of this size."""
         found = []
         for (ranks, bytes_, kernel), traffic in self.traffic.items():
-            figure = self.figure("memory", np, (size, kernel))
+            figure = self.figure("memory", np, (size, kernel), state)
             if (ranks, bytes_) == (np, size) and figure:
                 found.append((traffic / figure.median, kernel))
         return max(found, default=None)
@@ -184,54 +195,81 @@ def bytes_to_cross(row, np, size):
 
 def cell(measurement, options, row, np, size):
     """One cell of a row's table, as it stands in the JSON; None where Pliant was not measured."""
-    own = measurement.figure(contenders.pliant(row).name, np, size)
     names = [contender.name for contender in contenders.peers_of(row)]
-    best = measurement.best(names, np, size)
+    own_names = [contenders.pliant(row).name] + (
+        [contenders.pliant("registered").name] if row == "shared" else [])
+    state = measurement.state(own_names + names, np, size)
+    own = measurement.figure(own_names[0], np, size, state)
+    best = measurement.best(names, np, size, state)
     found = {"row": row, "np": np, "bytes": size, "oversubscribed": np > (os.cpu_count() or 1),
-             "pliant": own and own.as_json(),
+             "cores": state, "pliant": own and own.as_json(),
              "peers": {name: figure.as_json() for name in names
-                       if (figure := measurement.figure(name, np, size))}}
+                       if (figure := measurement.figure(name, np, size, state))}}
     found["best_peer"] = best and best[0]
     if best and own:
         found["ratio"] = best[1].median / own.median
         found["ratio_of_minima"] = best[1].minimum / own.minimum
+    found["elsewhere"] = elsewhere(measurement, own_names[0], names, np, size, state)
     goal = goals.against_peers(options.goals, row, np, size)
     compared = found.get("ratio")
     if row == "shared":
         goal = goals.of_shared_result(np, size)
-        private = measurement.figure(contenders.pliant("registered").name, np, size)
+        private = measurement.figure(own_names[1], np, size, state)
         compared = private.median / own.median if private and own else None
         found["ratio_to_registered"] = compared
     found["goal"] = goal
     found["reached"] = compared >= goal if goal and compared else None
     if row == "registered" and options.tuned:
-        found["tuned"] = tuned_cell(measurement, own, np, size)
+        found["tuned"] = tuned_cell(measurement, own_names[0], np, size)
     if row != "tcp" and size >= 16 << 20:
-        found["memory"] = memory_cell(measurement, row, np, size, own)
+        found["memory"] = memory_cell(measurement, row, np, size)
     return found
 
 
-def tuned_cell(measurement, own, np, size):
-    names = [contender.name for contender in contenders.OPENMPI + contenders.tuned_openmpi()]
-    best = measurement.best(names, np, size)
+def elsewhere(measurement, own_name, names, np, size, state):
+    """The ratio while the cores were in the other state, if all were measured in it."""
+    if not state:
+        return None
+    other = measure.APART if state == measure.TOGETHER else measure.TOGETHER
+    present = [name for name in [own_name, *names] if measurement.samples.get((name, np, size))]
+    if not all(measurement.figure(name, np, size, other) for name in present):
+        return None
+    best = measurement.best(names, np, size, other)
+    own = measurement.figure(own_name, np, size, other)
+    return {"cores": other, "ratio": best[1].median / own.median} if best and own else None
+
+
+def tuned_cell(measurement, own_name, np, size):
+    names = [contender.name for contender in contenders.OPENMPI + contenders.tuned_openmpi()
+             if (contender.name, np, size) not in measurement.left_out]
+    state = measurement.state([own_name, *names], np, size)
+    best = measurement.best(names, np, size, state)
+    own = measurement.figure(own_name, np, size, state)
     if not best or not own:
         return None
     ratio, goal = best[1].median / own.median, goals.against_tuned(np, size)
-    return {"best": best[0], "figure": best[1].as_json(), "ratio": ratio, "goal": goal,
-            "reached": ratio >= goal if goal else None}
+    return {"best": best[0], "figure": best[1].as_json(), "pliant": own.as_json(), "cores": state,
+            "ratio": ratio, "goal": goal, "reached": ratio >= goal if goal else None}
 
 
-def memory_cell(measurement, row, np, size, own):
+def memory_cell(measurement, row, np, size):
     needed = bytes_to_cross(row, np, size)
     found = {"bytes": needed, "goal": goals.memory_share(row, size)}
+    own_name = contenders.pliant(row).name
     for name, at in (("memory", MEMORY_SIZE), ("working_set", size)):
-        streamed = measurement.bandwidth(np, at)
+        kernels = [measurement.samples["memory", np, (at, kernel)]
+                   for ranks, bytes_, kernel in measurement.traffic if (ranks, bytes_) == (np, at)]
+        own_batches = measurement.samples.get((own_name, np, size), [])
+        state = measurement.cores().best_state([*kernels, own_batches])
+        streamed = measurement.bandwidth(np, at, state)
+        own = measurement.figure(own_name, np, size, state)
         if not streamed:
             continue
-        found[name] = {"gb_per_second": streamed[0] / 1e9, "kernel": streamed[1],
+        found[name] = {"gb_per_second": streamed[0] / 1e9, "kernel": streamed[1], "cores": state,
                        "limit_us": needed / streamed[0] * 1e6}
         if own:
             found[name]["share"] = needed / streamed[0] / own.median
+            found[name]["own_us"] = own.median * 1e6
     return found
 
 
@@ -252,18 +290,20 @@ def main():
     measurement.run(choose(options))
     cells = [cell(measurement, options, row, np, size) for row in options.rows
              for np in options.np for size in options.sizes]
-    dropped = sum(measure.figure(rounds, measure.limits(options)).dropped
-                  for rounds in measurement.samples.values())
+    dropped = sum(measure.figure(batches, measure.limits(options)).dropped
+                  for batches in measurement.samples.values() if batches)
     summary = {
         "machine": machine(), "rounds": options.rounds, "runs": measurement.runs,
         "seconds": time.monotonic() - started, "goals": options.goals,
-        "samples": sum(map(len, measurement.samples.values())), "samples_dropped": dropped,
+        "batches": sum(map(len, measurement.samples.values())), "batches_dropped": dropped,
         "steal_max": options.steal_max, "other_max": options.other_max,
         "absent": measurement.absent, "failed": measurement.failed,
+        "apart_ns": measurement.cores().apart_ns,
         "other_cpus": statistics.median(measurement.other) if measurement.other else 0.0,
         "all": [{"contender": name, "np": np, "bytes": size,
                  **measurement.figure(name, np, size).as_json()}
-                for (name, np, size) in measurement.samples if isinstance(size, int)],
+                for (name, np, size), batches in measurement.samples.items()
+                if batches and isinstance(size, int)],
         "cells": cells,
     }
     print(report.render(summary, options.rows),

@@ -175,18 +175,21 @@ class Comparison:
                 continue
             print(f"round {number + 1} {rate} {contender.name}: {run.seconds:.1f} s",
                   file=sys.stderr)
-            for size, sample in measure.samples(run, lambda line: line["bytes"]).items():
-                self.samples[rate, contender.name, size].append(sample)
+            for size, batches in measure.samples(run, lambda line: line["bytes"]).items():
+                self.samples[rate, contender.name, size] += batches
 
     def cells(self):
         found = []
+        cores = measure.Cores([sample for batches in self.samples.values() for sample in batches])
         for rate in self.options.rates:
             goodput = max(self.goodput[rate])  # whatever else ran can only have slowed it
             for size in self.options.sizes:
-                figures = {c.name: measure.figure(self.samples[rate, c.name, size],
-                                                  measure.limits(self.options))
-                           for c in self.chosen if self.samples.get((rate, c.name, size))}
-                found.append(self._cell(rate, size, size / goodput, figures))
+                batches = {c.name: self.samples[rate, c.name, size] for c in self.chosen
+                           if self.samples.get((rate, c.name, size))}
+                state = cores.best_state(batches.values())
+                figures = {name: measure.figure(cores.of(state, each), measure.limits(self.options))
+                           for name, each in batches.items()}
+                found.append({**self._cell(rate, size, size / goodput, figures), "cores": state})
         return found
 
     def _cell(self, rate, size, limit, figures):
@@ -215,7 +218,7 @@ def reached(rate, size, entry):
 
 def render(cells):
     rows = [("rate", "size", "time", "least", "contender", "wire limit", "share", "to best peer",
-             "goal", "")]
+             "goal", "", "cores")]
     for cell in cells:
         for name, entry in cell["contenders"].items():
             goal = ""
@@ -226,7 +229,8 @@ def render(cells):
                          report.figure_text(entry), report.time_text(entry["min_us"]), name,
                          report.time_text(cell["limit_us"]),
                          f"{entry['wire_share'] * 100:.0f} %", report.ratio_text(
-                             entry.get("ratio")), goal, report.verdict(entry.get("reached"))))
+                             entry.get("ratio")), goal, report.verdict(entry.get("reached")),
+                         cell["cores"] or "mixed"))
     return report.columns(rows)
 
 
