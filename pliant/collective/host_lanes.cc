@@ -54,6 +54,8 @@ void HostCall::add_left_behind(const Block& block, const LaneRange& range) {
 void HostCall::finish_inline() {
   const size_t parity = call_.sequence % 2;
   const auto inline_of = [&](size_t member) {
+    // What was posted for the others may still be on its way out of this core.
+    if (member == binding_->self) return call_.input;
     const HostPeer& peer = binding_->peers[member];
     return static_cast<const std::byte*>(
         ControlArea::of(peer.segment->control()).inline_data[peer.index][parity]);
