@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +33,7 @@ struct Options {
   double batch_seconds = 0.06;
   int calls_min = 3;     // of a batch, however long they take
   bool startup = false;  // only one collective, and the moment it was done
+  bool touch = false;    // each rank writes its input before each call, and reads the result after
 };
 
 class Contender {
@@ -111,23 +113,42 @@ inline Options parse_options(int argc, char** argv) {
   options.batch_seconds = std::atof(argument(argc, argv, "--batch-ms", "60").c_str()) * 1e-3;
   options.calls_min = std::atoi(argument(argc, argv, "--calls-min", "3").c_str());
   options.startup = argument(argc, argv, "--startup", "no") == "yes";
+  options.touch = argument(argc, argv, "--touch", "no") == "yes";
   return options;
 }
 
-inline double time_calls(Contender& contender, int64_t calls) {
+// As a training step does, which computes gradients and then uses their sum: whatever a library
+// left in the caches of one core has to come to another.
+inline void all_reduce_touched(Contender& contender, size_t count) {
+  std::fill_n(contender.input(), count, 0.0F);
+  contender.all_reduce();
+  const float* result = contender.result();
+  uint32_t seen = 0;
+  for (size_t i = 0; i < count; i += 16) seen |= std::bit_cast<uint32_t>(result[i]);
+  if (seen != 0) fail("the sum of zeros is not zero");
+}
+
+inline double time_calls(Contender& contender, const Options& options, size_t count,
+                         int64_t calls) {
   contender.barrier();
   const double start = monotonic_seconds();
-  for (int64_t i = 0; i < calls; ++i) contender.all_reduce();
+  for (int64_t i = 0; i < calls; ++i) {
+    if (options.touch) {
+      all_reduce_touched(contender, count);
+    } else {
+      contender.all_reduce();
+    }
+  }
   return monotonic_seconds() - start;
 }
 
 // How many calls fill a batch. Rank 0 decides from its own clock and all ranks get its answer: a
 // negative number is the answer, a positive one asks for another trial with that many calls.
-inline int64_t calibrate(Contender& contender, const Options& options) {
+inline int64_t calibrate(Contender& contender, const Options& options, size_t count) {
   constexpr double kCallsMax = 1e6;  // exact as a float
   contender.all_reduce();            // connections, page faults, first-use choices
   for (int64_t calls = 1;;) {
-    const double seconds = time_calls(contender, calls);
+    const double seconds = time_calls(contender, options, count, calls);
     double answer = 0;
     if (contender.rank() == 0) {
       const double per_call = seconds / static_cast<double>(calls);
@@ -196,13 +217,14 @@ inline void print_batch(const Options& options, const Contender& contender, size
 inline void keep_still() { std::this_thread::sleep_for(std::chrono::milliseconds(3)); }
 
 inline void time_batch(Contender& contender, const Options& options, size_t bytes, int64_t calls) {
+  const size_t count = bytes / sizeof(float);
   if (contender.rank() != 0) {
     keep_still();
-    time_calls(contender, calls);
+    time_calls(contender, options, count, calls);
     return keep_still();
   }
   const Surroundings surroundings;
-  const double seconds = time_calls(contender, calls);
+  const double seconds = time_calls(contender, options, count, calls);
   print_batch(options, contender, bytes, calls, seconds, surroundings);
 }
 
@@ -211,7 +233,7 @@ inline bool measure_size(Contender& contender, const Options& options, size_t by
   contender.prepare(count);
   // Zeros stay zeros however often they are summed in place; writing them touches every page.
   std::fill_n(contender.input(), count, 0.0F);
-  const int64_t calls = calibrate(contender, options);
+  const int64_t calls = calibrate(contender, options, count);
   for (int batch = 0; batch < options.batches; ++batch)
     time_batch(contender, options, bytes, calls);
   // No rank may write its next input while another still reduces.

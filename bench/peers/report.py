@@ -146,6 +146,9 @@ def preamble(summary):
         "batches of one state alone (mixed: no state in which all were measured); in the other, "
         "see the last column",
     ]
+    if summary["touch"]:
+        lines.append("touched: each rank writes its input before each call and reads its result, "
+                     "which counts")
     if summary["other_cpus"] > summary["other_max"]:
         lines.append(f"NOT IDLE: other programs used {summary['other_cpus']:.1f} CPUs; these "
                      "figures say little")

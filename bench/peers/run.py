@@ -52,6 +52,8 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=3, help="batches of a round and size")
     parser.add_argument("--batch-ms", type=int, default=60)
+    parser.add_argument("--touch", action="store_true",
+                        help="each rank writes its input before each call and reads its result")
     parser.add_argument("--contenders", type=listed(str), metavar="NAME,...",
                         help="only these (a name or the beginning of one, such as 'gloo')")
     parser.add_argument("--tuned", action="store_true",
@@ -125,7 +127,8 @@ class Measurement:
         if contender.name in self.absent or contender.name in self.failed or not sizes:
             return
         arguments = ["--sizes", ",".join(map(str, sizes)), "--batches", str(self.options.batches),
-                     "--batch-ms", str(self.options.batch_ms)]
+                     "--batch-ms", str(self.options.batch_ms),
+                     "--touch", "yes" if self.options.touch else "no"]
         try:
             run = measure.run_group(
                 lambda scratch: contenders.commands(contender, self.where, np, arguments, scratch),
@@ -294,7 +297,7 @@ def main():
                   for batches in measurement.samples.values() if batches)
     summary = {
         "machine": machine(), "rounds": options.rounds, "runs": measurement.runs,
-        "seconds": time.monotonic() - started, "goals": options.goals,
+        "seconds": time.monotonic() - started, "goals": options.goals, "touch": options.touch,
         "batches": sum(map(len, measurement.samples.values())), "batches_dropped": dropped,
         "steal_max": options.steal_max, "other_max": options.other_max,
         "absent": measurement.absent, "failed": measurement.failed,

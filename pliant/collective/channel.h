@@ -75,7 +75,7 @@ struct Channel {
 };
 
 // Small inputs travel inside the channel.
-inline constexpr size_t kInlineBytes = size_t{16} << 10;
+inline constexpr size_t kInlineBytes = size_t{8} << 10;
 inline constexpr size_t kChannelWays = 16;
 inline constexpr size_t kChannelSets = 64;
 inline constexpr size_t kChannels = kChannelWays * kChannelSets;

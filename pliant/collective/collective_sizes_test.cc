@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Sizes,
                                               std::get<0>(param.param));
                          });
 
-// Above the limits of what travels inline (16 KiB) and of what is sent unasked (64 KiB), and far
+// Above the limits of what travels inline (8 KiB) and of what is sent unasked (64 KiB), and far
 // enough above to need several chunks.
 TEST(LargeCalls, AllCollectives) {
   for (const auto& hosts : {one_host(5), scattered(5)}) {

@@ -166,7 +166,7 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
     const size_t busy = std::clamp<size_t>(static_cast<size_t>(std::max(cores, 1)), 1, members);
     const size_t bytes = total_bytes(signature, group);
     const size_t share = std::max(bytes / (2 * busy), std::min(bytes / busy, 32 * kKiB));
-    const size_t chunk = std::clamp(share, 16 * kKiB, (crowd ? 128 : 256) * kKiB);
+    const size_t chunk = std::clamp(share, 2 * kKiB, (crowd ? 128 : 256) * kKiB);
     return (chunk + 63) / 64 * 64;
   }
   // Four chunks a block keep all hops of a tree busy.

@@ -31,8 +31,9 @@ struct LinkCost {
 
 // What was measured, or defaults that rank strategies sensibly until something is.
 struct CostModel {
-  // Messages between two processes of one host, as one pair of processes reaches.
-  LinkCost inside{.latency_s = 10e-6, .bytes_per_s = 2.5e9};
+  // Messages between two processes of one host: the way of a message that both are waiting for, and
+  // what a process sends or receives by itself.
+  LinkCost inside{.latency_s = 2e-6, .bytes_per_s = 5e9};
   int cores = 1;  // processes of one host that can really move bytes at once
   // By the numbers of hosts (PeerId::host), from and to. Others cost `default_between`.
   std::map<std::pair<uint32_t, uint32_t>, LinkCost> between;

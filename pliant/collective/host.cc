@@ -202,7 +202,7 @@ HandedIn HostExchange::handed_in(PeerId peer, uint64_t key, uint32_t sequence, s
 
 bool fits_inline(const HostArguments& call, const Group& group) {
   // Every rank reads every input, so the work grows with the square of the members.
-  constexpr size_t kReadBytesMax = size_t{64} << 10;
+  constexpr size_t kReadBytesMax = size_t{32} << 10;
   const size_t bytes = call.largest_input * size_of(call.dtype);
   return bytes <= kInlineBytes && bytes * static_cast<size_t>(group.size()) <= kReadBytesMax;
 }
