@@ -53,7 +53,7 @@ TEST_P(Deadlines, NameTheRankThatDidNotCome) {
 
 INSTANTIATE_TEST_SUITE_P(Strategies, Deadlines,
                          testing::Values("direct", "star", "ring", "clique", "binary_tree",
-                                         "exchange", "hierarchical:ring"));
+                                         "exchange", "doubling", "hierarchical:ring"));
 
 // Nothing goes from rank 0 to rank 1, which asks after the others like everybody: rank 0 has all
 // it waits for, and cannot get rid of what it has to give.

@@ -128,7 +128,7 @@ TEST_P(Mismatches, FailOnEveryRankInAnyOrder) {
 INSTANTIATE_TEST_SUITE_P(Strategies, Mismatches,
                          testing::Values("direct", "star", "star@1", "ring", "clique",
                                          "binary_tree", "multi_star", "hierarchical:ring",
-                                         "exchange", "hierarchical:exchange",
+                                         "exchange", "doubling", "hierarchical:exchange",
                                          "hierarchical:star@1"));
 
 // Each rank plans for itself; if the plans differ, nothing may be mixed up.

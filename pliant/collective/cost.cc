@@ -21,6 +21,8 @@ constexpr size_t kKiB = 1024;
 // as on networks with frames of 1500 or 9000 bytes. The few more that round numbers have would go
 // in a packet of their own, which costs as much as a full one.
 constexpr size_t kPacketBytes = 62'400;
+// Blocks up to here are not worth cutting into chunks.
+constexpr size_t kUncutBytes = 64 * kKiB;
 // Every root is a candidate up to here; beyond, the best connected hosts.
 constexpr size_t kRootsMax = 8;
 
@@ -43,7 +45,13 @@ bool single_messages(Collective collective) {
          collective == Collective::kScatter || collective == Collective::kAllToAll;
 }
 
-std::vector<Strategy> staged_candidates(const Group& group, const CostModel& model) {
+// Doubling sends everything in every round: for what is not worth cutting. Of two it is an exchange.
+bool may_double(const Signature& signature, const Group& group, int nodes) {
+  return nodes > 2 && total_bytes(signature, group) <= kUncutBytes;
+}
+
+std::vector<Strategy> staged_candidates(const Signature& signature, const Group& group,
+                                        const CostModel& model) {
   std::vector<Strategy> all = {between_hosts(Kind::kRing)};
   for (const int host : HostLinks(group, model).best_connected(kRootsMax)) {
     all.push_back(between_hosts(Kind::kStar, host));
@@ -52,10 +60,12 @@ std::vector<Strategy> staged_candidates(const Group& group, const CostModel& mod
   }
   all.push_back(between_hosts(Kind::kClique));
   all.push_back(between_hosts(Kind::kExchange));
+  if (may_double(signature, group, group.hosts)) all.push_back(between_hosts(Kind::kDoubling));
   return all;
 }
 
-std::vector<Strategy> flat_candidates(const Group& group, const CostModel& model) {
+std::vector<Strategy> flat_candidates(const Signature& signature, const Group& group,
+                                      const CostModel& model) {
   const auto members = members_by_host(group);
   std::vector<Strategy> trees;
   for (const int host : HostLinks(group, model).best_connected(kRootsMax)) {
@@ -70,6 +80,7 @@ std::vector<Strategy> flat_candidates(const Group& group, const CostModel& model
   all.insert(all.end(), trees.begin(), trees.end());
   all.push_back(flat(Kind::kClique));
   all.push_back(flat(Kind::kExchange));
+  if (may_double(signature, group, group.size())) all.push_back(flat(Kind::kDoubling));
   if (group.hosts > 1 && group.hosts < group.size())
     for (const Kind kind : {Kind::kTree, Kind::kBinaryTreeStar, Kind::kMultiBinaryTreeStar})
       all.push_back(flat(kind));
@@ -129,7 +140,8 @@ std::vector<Strategy> candidates(const Signature& signature, const Group& group,
     return {flat(Kind::kDirect)};
   if (single_messages(collective) || group.size() == 1) return {flat(Kind::kStar)};
   if (!reduces_everywhere(collective)) return rooted_candidates(group);
-  return model.shared_memory ? staged_candidates(group, model) : flat_candidates(group, model);
+  return model.shared_memory ? staged_candidates(signature, group, model)
+                             : flat_candidates(signature, group, model);
 }
 
 Choice choose(const Signature& signature, const Group& group, const CostModel& model) {
@@ -183,7 +195,7 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
     longest = *std::max_element(signature.counts.begin(), signature.counts.end());
   }
   const size_t bytes = longest * size_of(signature.dtype);
-  if (bytes <= 64 * kKiB) return 64 * kKiB;  // not worth cutting
+  if (bytes <= kUncutBytes) return kUncutBytes;
   // A block of 1 MiB fits the caches however it is cut. Between hosts the inputs and results of the
   // host's members want room there besides.
   const bool large = crowd && bytes > 1024 * kKiB;

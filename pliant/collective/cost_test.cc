@@ -312,8 +312,8 @@ TEST(Choose, RanksThatShareTheCoresNeedNoEvenLoad) {
 }
 
 // One thread of a process does all that it sends and receives, so that what goes to everybody takes
-// longer the more there are; a tree does not. As measured with sixteen cores.
-TEST(Choose, ManyRanksWithACoreEachSendLittleOverATree) {
+// longer the more there are; trees and rounds do not. As measured with sixteen cores.
+TEST(Choose, ManyRanksWithACoreEachSendLittleInRounds) {
   CostModel model;
   model.shared_memory = false;
   model.cores = 16;
@@ -321,7 +321,9 @@ TEST(Choose, ManyRanksWithACoreEachSendLittleOverATree) {
     EXPECT_EQ(choose(all_reduce(bytes), cluster(1, 2), model).strategy.kind, Kind::kExchange);
     for (const int ranks : {8, 16}) {
       const Choice choice = choose(all_reduce(bytes), cluster(1, ranks), model);
-      EXPECT_EQ(choice.strategy.kind, Kind::kBinaryTree) << choice.reason;
+      EXPECT_EQ(choice.strategy.kind, Kind::kDoubling) << choice.reason;
+      EXPECT_LT(time_of("binary_tree", bytes, cluster(1, ranks), model),
+                time_of("exchange", bytes, cluster(1, ranks), model));
     }
   }
 }
@@ -364,7 +366,7 @@ TEST(Choose, ManyHostsHaveFewCandidatesAndStillAvoidTheSlowOnes) {
   CostModel model;
   for (uint32_t host = 0; host < 12; ++host) set_rate(model, hosts, kFirstHost + host, 1e8);
   const auto all = candidates(all_reduce(4), group, model);
-  EXPECT_LE(all.size(), 19u);
+  EXPECT_LE(all.size(), 20u);
   for (const Strategy& strategy : all)
     EXPECT_TRUE(!is_tree(strategy) || strategy.root >= 12) << to_string(strategy);
 }

@@ -279,8 +279,9 @@ bool Execution::run_step(size_t index, Lane& lane, const Action& step, const Lan
 
 bool Execution::run_reduce(Lane& lane, const Action& step, const LaneRange& range,
                            const Block& block) {
-  // In place, the result would overwrite an input that is still being sent.
-  if (step.into == Buffer::kOutput && lane.sends > 0) return false;
+  // The result would overwrite what is still being sent: the input of a call in place, or the
+  // partial result of the round before.
+  if ((step.into == Buffer::kOutput || step.from == step.into) && lane.sends > 0) return false;
   inputs_.clear();
   size_t own_place = 0;
   for (size_t i = 0; i < step.peers.size(); ++i) {

@@ -1,5 +1,6 @@
 // Turns a strategy into the steps of one rank.
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "pliant/base/check.h"
@@ -92,6 +93,55 @@ void exchange(std::vector<Action>& steps, std::vector<Rank> ranks, Rank self, Bu
   steps.push_back(std::move(step));
 }
 
+// What `peer` has is added to what this rank has, in the order of ranks, so that two partners who
+// do this with each other have the same bits.
+Action combine(Buffer from, Buffer into, Rank peer, bool peer_sends_partial) {
+  Action step = plain(Kind::kReduce);
+  step.from = from;
+  step.into = into;
+  step.ordered = true;
+  step.peers = {peer};
+  step.partial = {peer_sends_partial};
+  return step;
+}
+
+// Partners exchange what they have, then pairs of pairs, and so on. Those beyond a power of two give
+// theirs to one below it, and get the result from there. In the order of ranks: what the lower half
+// of a round has then stands before what the upper half has, for each of its pairs alike.
+void doubling(std::vector<Action>& steps, std::vector<Rank> ranks, Rank self, Buffer own) {
+  std::sort(ranks.begin(), ranks.end());
+  const auto node = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), self) - ranks.begin());
+  const size_t core = std::bit_floor(ranks.size());
+  const size_t beyond = ranks.size() - core;
+  if (ranks.size() == 1) {
+    Action step = plain(own == Buffer::kPartial ? Kind::kReduce : Kind::kCopy);
+    step.from = own;
+    step.into = Buffer::kOutput;
+    return steps.push_back(std::move(step));
+  }
+  if (node >= core) {
+    steps.push_back(send(own, Phase::kUp, {ranks[node - core]}));
+    return steps.push_back(receive(ranks[node - core]));
+  }
+  Buffer mine = own;
+  if (node < beyond) {
+    steps.push_back(
+        combine(mine, Buffer::kPartial, ranks[node + core], own == Buffer::kPartial));
+    mine = Buffer::kPartial;
+  }
+  for (size_t apart = 1; apart < core; apart *= 2) {
+    const size_t partner = node ^ apart;
+    const bool last = 2 * apart == core;
+    const bool sends_partial = own == Buffer::kPartial || apart > 1 || partner < beyond;
+    steps.push_back(send(mine, Phase::kUp, {ranks[partner]}));
+    steps.push_back(combine(mine, last ? Buffer::kOutput : Buffer::kPartial, ranks[partner],
+                            sends_partial));
+    mine = Buffer::kPartial;
+  }
+  if (node < beyond)
+    steps.push_back(send(Buffer::kOutput, Phase::kDown, {ranks[node + core]}));
+}
+
 // One message from `source` to `target`, or a local copy if they are the same.
 void move_one(std::vector<Action>& steps, Rank self, Rank source, Rank target) {
   if (source == target && self == source) {
@@ -182,12 +232,16 @@ std::vector<Block> flat_blocks(const Signature& signature, const Group& group,
   const Rank self = group.self;
   if (signature.collective == Collective::kAllReduce ||
       signature.collective == Collective::kBarrier) {
-    if (strategy.kind == Strategy::Kind::kExchange) {
+    if (strategy.kind == Strategy::Kind::kExchange || strategy.kind == Strategy::Kind::kDoubling) {
       Block block;
       block.count = signature.count;
       std::vector<Rank> everybody(static_cast<size_t>(group.size()));
       std::iota(everybody.begin(), everybody.end(), 0);
-      exchange(block.steps, std::move(everybody), self, Buffer::kInput);
+      if (strategy.kind == Strategy::Kind::kDoubling) {
+        doubling(block.steps, std::move(everybody), self, Buffer::kInput);
+      } else {
+        exchange(block.steps, std::move(everybody), self, Buffer::kInput);
+      }
       return {block};
     }
     const auto pairs = tree_pairs(strategy, group.host_of);
@@ -247,6 +301,8 @@ std::vector<Block> hierarchical_blocks(const Signature& signature, const Group& 
       std::vector<Action> between;
       if (strategy.kind == Strategy::Kind::kExchange) {
         exchange(between, carrier_of_host, group.self, Buffer::kPartial);
+      } else if (strategy.kind == Strategy::Kind::kDoubling) {
+        doubling(between, carrier_of_host, group.self, Buffer::kPartial);
       } else {
         reduce_up(between, pair.up, my_host, Buffer::kPartial);
         spread_down(between, pair.down, my_host, Buffer::kOutput);

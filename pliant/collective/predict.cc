@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <unordered_map>
+#include <utility>
 
 #include "pliant/base/check.h"
 #include "pliant/collective/cost.h"
@@ -96,6 +97,8 @@ class Prediction {
 
   void add(const Route& route) {
     if (route.count == 0) return;
+    if (route.round != round_) end_round();
+    round_ = route.round;
     if (staged_) use_memory(route);
     const Levels up(route.up);
     const Levels down(route.down);
@@ -110,16 +113,22 @@ class Prediction {
                                       latency_of(route, route.down, down, Phase::kDown));
   }
 
-  double seconds() const {
-    double slowest = longest_way_;
+  double seconds() {
+    end_round();
+    double slowest = way_of_rounds_;
     for (const auto* resources : {&processes_, &port_out_, &port_in_, &cores_, &memory_})
       for (const Resource& resource : *resources) slowest = std::max(slowest, resource.time());
     for (const auto& [hosts, link] : wires_) slowest = std::max(slowest, link.time());
     // Where there are stages, the members of a host meet before and after.
-    return slowest + latency_ + (staged_ ? 2 * model_.inside.latency_s : 0);
+    return slowest + latency_of_rounds_ + (staged_ ? 2 * model_.inside.latency_s : 0);
   }
 
  private:
+  void end_round() {
+    way_of_rounds_ += std::exchange(longest_way_, 0);
+    latency_of_rounds_ += std::exchange(latency_, 0);
+  }
+
   int host(const Route& route, int node) const { return group_.host(route.ranks[at(node)]); }
   LinkCost link(const Route& route, int from, int to) const {
     const int source = host(route, from);
@@ -305,8 +314,11 @@ class Prediction {
   std::vector<Resource> cores_;                   // of a host, together
   std::vector<Resource> memory_;                  // of a host
   std::unordered_map<uint64_t, Resource> wires_;  // between two hosts, one way
-  double longest_way_ = 0;
+  int round_ = 0;
+  double longest_way_ = 0;  // of this round
   double latency_ = 0;
+  double way_of_rounds_ = 0;  // of all before
+  double latency_of_rounds_ = 0;
 };
 
 // In shared memory whoever receives reads for himself, except that a sum is read once.

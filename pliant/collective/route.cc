@@ -1,6 +1,7 @@
 #include "pliant/collective/route.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 namespace pliant {
@@ -27,6 +28,32 @@ void add_exchange(std::vector<Route>& routes, size_t count, const std::vector<Ra
                       .ranks = ranks});
 }
 
+// Partners exchange what they have; those beyond a power of two give theirs away before, and get
+// the result after.
+void add_doubling(std::vector<Route>& routes, size_t count, const std::vector<Rank>& ranks) {
+  if (ranks.size() == 1) return routes.push_back(one_message(count, ranks[0], ranks[0]));
+  const size_t core = std::bit_floor(ranks.size());
+  const auto add = [&](size_t from, size_t to, int round) {
+    routes.push_back(one_message(count, ranks[from], ranks[to]));
+    routes.back().round = round;
+  };
+  int round = 0;
+  for (size_t node = core; node < ranks.size(); ++node) add(node, node - core, round);
+  for (size_t apart = 1; apart < core; apart *= 2) {
+    ++round;
+    for (size_t node = 0; node < core; ++node) add(node, node ^ apart, round);
+  }
+  ++round;
+  for (size_t node = core; node < ranks.size(); ++node) add(node - core, node, round);
+}
+
+// Those of several blocks at once: the rounds of all begin together.
+std::vector<Route> by_round(std::vector<Route> routes) {
+  std::stable_sort(routes.begin(), routes.end(),
+                   [](const Route& left, const Route& right) { return left.round < right.round; });
+  return routes;
+}
+
 // The blocks of an all-reduce go round over the members of each host.
 std::vector<Route> staged_routes(const Signature& signature, const Group& group,
                                  const Strategy& strategy) {
@@ -34,14 +61,15 @@ std::vector<Route> staged_routes(const Signature& signature, const Group& group,
   const size_t carriers = most_members(group);
   std::vector<int> hosts(members.size());
   std::iota(hosts.begin(), hosts.end(), 0);
-  if (strategy.kind == Strategy::Kind::kExchange) {
+  if (strategy.kind == Strategy::Kind::kExchange || strategy.kind == Strategy::Kind::kDoubling) {
+    const auto add = strategy.kind == Strategy::Kind::kExchange ? add_exchange : add_doubling;
     std::vector<Route> routes;
     for (size_t carrier = 0; carrier < carriers; ++carrier) {
       std::vector<Rank> ranks;
       for (const auto& host : members) ranks.push_back(host[carrier % host.size()]);
-      add_exchange(routes, split(signature.count, carriers, carrier).count, ranks);
+      add(routes, split(signature.count, carriers, carrier).count, ranks);
     }
-    return routes;
+    return by_round(std::move(routes));
   }
   const auto pairs = tree_pairs(strategy, hosts);
   std::vector<Route> routes(pairs.size() * carriers);
@@ -62,6 +90,10 @@ std::vector<Route> all_reduce_routes(const Signature& signature, const Group& gr
   std::vector<Route> routes;
   if (strategy.kind == Strategy::Kind::kExchange) {
     add_exchange(routes, signature.count, all_ranks(group));
+    return routes;
+  }
+  if (strategy.kind == Strategy::Kind::kDoubling) {
+    add_doubling(routes, signature.count, all_ranks(group));
     return routes;
   }
   const auto pairs = tree_pairs(strategy, group.host_of);

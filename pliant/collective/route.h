@@ -16,6 +16,7 @@ struct Route {
   Tree up;                  // partial results flow to its root; without parents: nothing is reduced
   Tree down;                // results flow from its root; without parents: nothing is spread
   std::vector<Rank> ranks;  // the rank at each node of the trees
+  int round = 0;            // cannot begin before those of the round before have come
 
   bool reduces() const { return !up.parent.empty(); }
   bool spreads() const { return !down.parent.empty(); }

@@ -13,13 +13,14 @@ namespace {
 
 using Kind = Strategy::Kind;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 11> kNames = {{
+constexpr std::array<std::pair<std::string_view, Kind>, 12> kNames = {{
     {"auto", Kind::kAuto},
     {"direct", Kind::kDirect},
     {"star", Kind::kStar},
     {"multi_star", Kind::kMultiStar},
     {"clique", Kind::kClique},
     {"exchange", Kind::kExchange},
+    {"doubling", Kind::kDoubling},
     {"ring", Kind::kRing},
     {"tree", Kind::kTree},
     {"binary_tree", Kind::kBinaryTree},

@@ -50,7 +50,7 @@ inline std::vector<std::string> strategies_over(const std::vector<uint32_t>& hos
   for (const bool hierarchical : {false, true}) {
     const std::string prefix = hierarchical ? "hierarchical:" : "";
     const int nodes = hierarchical ? host_count : ranks;
-    for (const char* name : {"star", "multi_star", "clique", "exchange", "ring", "tree",
+    for (const char* name : {"star", "multi_star", "clique", "exchange", "doubling", "ring", "tree",
                              "binary_tree", "binary_tree_star", "multi_binary_tree_star"})
       all.push_back(prefix + name);
     all.push_back(prefix + fmt::format("star@{}", nodes - 1));
@@ -72,7 +72,7 @@ inline std::vector<std::string> sampled(std::vector<std::string> strategies) {
   if (!kSanitized) return strategies;
   std::vector<std::string> some;
   for (size_t i = 0; i < strategies.size(); i += 4) some.push_back(strategies[i]);
-  for (const char* name : {"ring", "exchange", "hierarchical:ring", "hierarchical:exchange"})
+  for (const char* name : {"ring", "exchange", "doubling", "hierarchical:ring", "hierarchical:doubling"})
     if (std::find(strategies.begin(), strategies.end(), name) != strategies.end())
       some.push_back(name);
   return some;

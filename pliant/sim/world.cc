@@ -12,8 +12,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // Without shared memory, which real processes cover.
-constexpr const char* kStrategies[] = {"star",       "ring",   "tree",     "binary_tree",
-                                       "multi_star", "clique", "exchange", "binary_tree_star"};
+constexpr const char* kStrategies[] = {
+    "star",   "ring",     "tree",     "binary_tree",     "multi_star",
+    "clique", "exchange", "doubling", "binary_tree_star"};
 
 std::vector<PlaceHost> draw_hosts(Prng& prng, uint32_t slots) {
   std::vector<PlaceHost> hosts;
