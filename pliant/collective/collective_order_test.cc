@@ -83,7 +83,8 @@ Data signed_zeros(DType /*dtype*/, Rank rank, size_t count) {
 // Which of two equal values is taken depends on which stands first. On the last of these hosts the
 // second members are not in the order of the first ones.
 TEST(Bits, OfEqualValuesAllRanksTakeTheSame) {
-  for (const auto& hosts : {one_host(6), scattered(7), std::vector<uint32_t>{0, 1, 2, 3, 1, 2, 3, 0}}) {
+  for (const auto& hosts :
+       {one_host(6), scattered(7), std::vector<uint32_t>{0, 1, 2, 3, 1, 2, 3, 0}}) {
     for (const std::string& strategy : sampled(strategies_over(hosts))) {
       for (const Op op : {Op::kMin, Op::kMax}) {
         const Case call{.op = op, .count = 128};

@@ -45,7 +45,8 @@ bool single_messages(Collective collective) {
          collective == Collective::kScatter || collective == Collective::kAllToAll;
 }
 
-// Doubling sends everything in every round: for what is not worth cutting. Of two it is an exchange.
+// Doubling sends everything in every round: it is for what is not worth cutting. Of two nodes it is
+// an exchange.
 bool may_double(const Signature& signature, const Group& group, int nodes) {
   return nodes > 2 && total_bytes(signature, group) <= kUncutBytes;
 }

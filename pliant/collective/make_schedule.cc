@@ -105,12 +105,13 @@ Action combine(Buffer from, Buffer into, Rank peer, bool peer_sends_partial) {
   return step;
 }
 
-// Partners exchange what they have, then pairs of pairs, and so on. Those beyond a power of two give
-// theirs to one below it, and get the result from there. In the order of ranks: what the lower half
-// of a round has then stands before what the upper half has, for each of its pairs alike.
+// Partners exchange what they have, then pairs of pairs, and so on. Those beyond a power of two
+// give theirs to one below it, and get the result from there. In the order of ranks: what the lower
+// half of a round has then stands before what the upper half has, for each of its pairs alike.
 void doubling(std::vector<Action>& steps, std::vector<Rank> ranks, Rank self, Buffer own) {
   std::sort(ranks.begin(), ranks.end());
-  const auto node = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), self) - ranks.begin());
+  const auto node =
+      static_cast<size_t>(std::find(ranks.begin(), ranks.end(), self) - ranks.begin());
   const size_t core = std::bit_floor(ranks.size());
   const size_t beyond = ranks.size() - core;
   if (ranks.size() == 1) {
@@ -125,8 +126,7 @@ void doubling(std::vector<Action>& steps, std::vector<Rank> ranks, Rank self, Bu
   }
   Buffer mine = own;
   if (node < beyond) {
-    steps.push_back(
-        combine(mine, Buffer::kPartial, ranks[node + core], own == Buffer::kPartial));
+    steps.push_back(combine(mine, Buffer::kPartial, ranks[node + core], own == Buffer::kPartial));
     mine = Buffer::kPartial;
   }
   for (size_t apart = 1; apart < core; apart *= 2) {
@@ -134,12 +134,11 @@ void doubling(std::vector<Action>& steps, std::vector<Rank> ranks, Rank self, Bu
     const bool last = 2 * apart == core;
     const bool sends_partial = own == Buffer::kPartial || apart > 1 || partner < beyond;
     steps.push_back(send(mine, Phase::kUp, {ranks[partner]}));
-    steps.push_back(combine(mine, last ? Buffer::kOutput : Buffer::kPartial, ranks[partner],
-                            sends_partial));
+    steps.push_back(
+        combine(mine, last ? Buffer::kOutput : Buffer::kPartial, ranks[partner], sends_partial));
     mine = Buffer::kPartial;
   }
-  if (node < beyond)
-    steps.push_back(send(Buffer::kOutput, Phase::kDown, {ranks[node + core]}));
+  if (node < beyond) steps.push_back(send(Buffer::kOutput, Phase::kDown, {ranks[node + core]}));
 }
 
 // One message from `source` to `target`, or a local copy if they are the same.

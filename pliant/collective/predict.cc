@@ -307,7 +307,7 @@ class Prediction {
   const size_t element_bytes_;
   const size_t partial_bytes_;
   const size_t chunk_elements_;
-  std::vector<int> members_;        // of each host
+  std::vector<int> members_;         // of each host
   std::vector<Resource> processes_;  // each sends and receives by one thread
   std::vector<Resource> port_out_;   // a host sends
   std::vector<Resource> port_in_;

@@ -4,8 +4,8 @@
 // send their input to all; for all-reduces of little data), doubling (partners exchange what they
 // have, then pairs of pairs, and so on; likewise), ring, tree, binary_tree, binary_tree_star,
 // multi_binary_tree_star, tree:P0,P1,... (any explicit tree: each rank's parent; the root is its
-// own), direct (shared memory; one host), hierarchical:S (shared memory inside each host, strategy S
-// between hosts), and auto. docs/STRATEGIES.md draws them.
+// own), direct (shared memory; one host), hierarchical:S (shared memory inside each host, strategy
+// S between hosts), and auto. docs/STRATEGIES.md draws them.
 #pragma once
 
 #include <string>

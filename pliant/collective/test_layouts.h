@@ -72,7 +72,8 @@ inline std::vector<std::string> sampled(std::vector<std::string> strategies) {
   if (!kSanitized) return strategies;
   std::vector<std::string> some;
   for (size_t i = 0; i < strategies.size(); i += 4) some.push_back(strategies[i]);
-  for (const char* name : {"ring", "exchange", "doubling", "hierarchical:ring", "hierarchical:doubling"})
+  for (const char* name :
+       {"ring", "exchange", "doubling", "hierarchical:ring", "hierarchical:doubling"})
     if (std::find(strategies.begin(), strategies.end(), name) != strategies.end())
       some.push_back(name);
   return some;
