@@ -185,7 +185,6 @@ class Training final {
 
   // False: this member is out of the job.
   pliant::Result<bool> train(Step& step) {
-    PLIANT_TRY(together_->begin(step));
     std::fill(gradients_.begin(), gradients_.end(), T(0));
     own_samples_ = 0;
     std::vector<std::string> members;
@@ -196,6 +195,7 @@ class Training final {
                     "\"v\": {}, \"m\": {}",
                     step.number(), to_string(together_->synchronisation()),
                     fmt::join(members, ", "), written(model_), written(momentum_)));
+    PLIANT_TRY(together_->begin(step));  // its model may count from here on, whatever becomes of it
     bool apply = false;
     do {
       pause();
