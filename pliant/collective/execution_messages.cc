@@ -226,18 +226,20 @@ const Action* Execution::receiver_of(size_t block, Rank from, Phase phase) const
 
 Result<std::byte*> Execution::place(Rank from, const Frame& head) {
   const auto phase = static_cast<Phase>(head.phase);
-  const Error unexpected = invalid(
-      fmt::format("a message of '{}' that this rank does not expect (lane {}, phase {}, {} bytes)",
-                  name_, head.lane, head.phase, head.payload_bytes));
-  if (head.lane >= lanes_.size() || head.phase > 1) return unexpected;
+  const auto unexpected = [&] {
+    return invalid(fmt::format(
+        "a message of '{}' that this rank does not expect (lane {}, phase {}, {} bytes)", name_,
+        head.lane, head.phase, head.payload_bytes));
+  };
+  if (head.lane >= lanes_.size() || head.phase > 1) return unexpected();
   // No result can come before this rank has done its part; before the meeting, `output_` may still
   // be another.
-  if (phase == Phase::kDown && schedule_->on_host && state_ != State::kLanes) return unexpected;
+  if (phase == Phase::kDown && schedule_->on_host && state_ != State::kLanes) return unexpected();
   const LaneRange range = range_of(*schedule_, head.lane);
   const Block& block = schedule_->blocks[range.block];
   const Action* step = receiver_of(range.block, from, phase);
   Lane& lane = lanes_[head.lane];
-  if (step == nullptr || lane.done || find(lane, from, phase) != nullptr) return unexpected;
+  if (step == nullptr || lane.done || find(lane, from, phase) != nullptr) return unexpected();
   Incoming incoming{
       .from = from, .phase = phase, .data = nullptr, .scratch = false, .complete = false};
   size_t bytes = bytes_in(Buffer::kOutput, range);
@@ -245,12 +247,12 @@ Result<std::byte*> Execution::place(Rank from, const Frame& head) {
     const auto index = static_cast<size_t>(std::find(step->peers.begin(), step->peers.end(), from) -
                                            step->peers.begin());
     if (step->partial[index]) bytes = bytes_in(Buffer::kPartial, range);
-    if (head.payload_bytes != bytes) return unexpected;
+    if (head.payload_bytes != bytes) return unexpected();
     incoming.scratch = true;
     incoming.data = executor_->take_scratch(schedule_->chunk_elements *
                                             size_of(accumulator_of(operation_.dtype)));
   } else {
-    if (head.payload_bytes != bytes) return unexpected;
+    if (head.payload_bytes != bytes) return unexpected();
     incoming.data = const_cast<std::byte*>(bytes_of(Buffer::kOutput, lane, range, block));
   }
   lane.incoming.push_back(incoming);
