@@ -99,19 +99,24 @@ std::string machine_name() {
 }
 
 Result<std::string> address_towards(const Host& host) {
-  const Error error = invalid(fmt::format(
-      "cannot tell by which address host '{}' reaches this machine; give --address", host.name));
+  const auto error = [&](const std::string& why) {
+    return invalid(fmt::format(
+        "cannot tell by which address host '{}' reaches this machine: {}; check the host's name, "
+        "or give --address",
+        host.name, why));
+  };
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   const std::string& name = host.address.empty() ? host.name : host.address;
-  if (getaddrinfo(name.c_str(), "9", &hints, &found) != 0) return error;
+  if (const int failed = getaddrinfo(name.c_str(), "9", &hints, &found); failed != 0)
+    return error(fmt::format("'{}' is not known here ({})", name, gai_strerror(failed)));
   Address target;
   std::memcpy(&target.storage, found->ai_addr, found->ai_addrlen);
   target.size_bytes = found->ai_addrlen;
   freeaddrinfo(found);
   const auto local = address_towards(target);
-  if (!local) return error;
+  if (!local) return error(local.error().message);
   return host_text(*local);
 }
 
