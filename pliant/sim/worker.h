@@ -119,7 +119,7 @@ class Worker final : public StepGround, public Endpoint, private Sink {
 
   const Surroundings around_;
   const pliant::Member self_;
-  const int index_;  // the judge's number
+  const int index_;               // the judge's number
   std::unique_ptr<Steps> steps_;  // outlives the calls that write to its results
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Executor> executor_;
