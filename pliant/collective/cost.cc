@@ -23,6 +23,8 @@ constexpr size_t kKiB = 1024;
 constexpr size_t kPacketBytes = 62'400;
 // Blocks up to here are not worth cutting into chunks.
 constexpr size_t kUncutBytes = 64 * kKiB;
+// Tensors up to here get smaller slots.
+constexpr size_t kSlotsShareCaches = 32 * kKiB * kKiB;
 // Every root is a candidate up to here; beyond, the best connected hosts.
 constexpr size_t kRootsMax = 8;
 
@@ -179,7 +181,10 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
     const size_t busy = std::clamp<size_t>(static_cast<size_t>(std::max(cores, 1)), 1, members);
     const size_t bytes = total_bytes(signature, group);
     const size_t share = std::max(bytes / (2 * busy), std::min(bytes / busy, 32 * kKiB));
-    const size_t chunk = std::clamp(share, 2 * kKiB, (crowd ? 128 : 256) * kKiB);
+    // Private memory passes through kStageSlots slots of a chunk for each rank. As long as the
+    // tensors themselves have some room in the caches, the slots should leave it to them.
+    const size_t most = (crowd ? 128 : 256) * kKiB / (bytes <= kSlotsShareCaches ? 2 : 1);
+    const size_t chunk = std::clamp(share, 2 * kKiB, most);
     return (chunk + 63) / 64 * 64;
   }
   // Four chunks a block keep all hops of a tree busy.

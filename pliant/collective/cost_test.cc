@@ -448,8 +448,10 @@ TEST(Chunks, FollowSizeRanksAndStrategy) {
   EXPECT_EQ(chunk("direct", 64 << 10, cluster(1, 4)), 32u);
   EXPECT_EQ(chunk("direct", 96 << 10, cluster(1, 4)), 32u);
   EXPECT_EQ(chunk("direct", 256 << 10, cluster(1, 2)), 64u);
-  EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 2)), 256u);
-  EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 8)), 128u);
+  EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 2)), 128u);
+  EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 8)), 64u);
+  EXPECT_EQ(chunk("direct", 64 * kMiB, cluster(1, 2)), 256u);
+  EXPECT_EQ(chunk("direct", 64 * kMiB, cluster(1, 8)), 128u);
   EXPECT_EQ(chunk("ring", 256 << 10, cluster(1, 4)), 64u);
   EXPECT_EQ(chunk("ring", 512 << 10, cluster(1, 4)), 60u);
   EXPECT_EQ(chunk("ring", 2 * kMiB, cluster(1, 4)), 121u);
