@@ -85,6 +85,12 @@ class Groups(unittest.TestCase):
         with self.assertRaises(measure.RunFailed):
             measure.run_group(lambda _: [["/nonexistent/driver"]])
 
+    def test_what_a_daemon_uses_is_its_group_s(self):
+        burn = "import time\nwhile time.process_time() < 0.3: pass"
+        before = measure._children_seconds()
+        measure.run_group(lambda _: [["sh", "-c", '"$0" -c "$1" & exit 0', sys.executable, burn]])
+        self.assertGreaterEqual(measure._children_seconds() - before, 0.3)
+
 
 class Cells(unittest.TestCase):
     def setUp(self):
