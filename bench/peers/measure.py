@@ -122,7 +122,7 @@ def run_group(make_commands, timeout=120.0):
                 raise RunFailed(f"{failure}: {' | '.join(said[:3])}"[:400]) from None
             finally:
                 _end(processes)
-        _reap_orphans()
+                _reap_orphans()
         seconds = (time.monotonic_ns() - started_ns) / 1e9
         other = (_busy_seconds() - busy - (_children_seconds() - children)) / seconds
         with open(out_path, encoding="utf-8", errors="replace") as file:

@@ -24,7 +24,7 @@ constexpr size_t kPacketBytes = 62'400;
 // Blocks up to here are not worth cutting into chunks.
 constexpr size_t kUncutBytes = 64 * kKiB;
 // Tensors up to here get smaller slots.
-constexpr size_t kSlotsShareCaches = 32 * kKiB * kKiB;
+constexpr size_t kSmallSlotsBytesMax = 32 * kKiB * kKiB;
 // Every root is a candidate up to here; beyond, the best connected hosts.
 constexpr size_t kRootsMax = 8;
 
@@ -183,7 +183,7 @@ size_t chunk_bytes_for(const Signature& signature, const Group& group, const Str
     const size_t share = std::max(bytes / (2 * busy), std::min(bytes / busy, 32 * kKiB));
     // Private memory passes through kStageSlots slots of a chunk for each rank. As long as the
     // tensors themselves have some room in the caches, the slots should leave it to them.
-    const size_t most = (crowd ? 128 : 256) * kKiB / (bytes <= kSlotsShareCaches ? 2 : 1);
+    const size_t most = (crowd ? 128 : 256) * kKiB / (bytes <= kSmallSlotsBytesMax ? 2 : 1);
     const size_t chunk = std::clamp(share, 2 * kKiB, most);
     return (chunk + 63) / 64 * 64;
   }

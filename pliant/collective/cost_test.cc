@@ -450,6 +450,7 @@ TEST(Chunks, FollowSizeRanksAndStrategy) {
   EXPECT_EQ(chunk("direct", 256 << 10, cluster(1, 2)), 64u);
   EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 2)), 128u);
   EXPECT_EQ(chunk("direct", 16 * kMiB, cluster(1, 8)), 64u);
+  EXPECT_EQ(chunk("direct", 32 * kMiB, cluster(1, 2)), 128u);
   EXPECT_EQ(chunk("direct", 64 * kMiB, cluster(1, 2)), 256u);
   EXPECT_EQ(chunk("direct", 64 * kMiB, cluster(1, 8)), 128u);
   EXPECT_EQ(chunk("ring", 256 << 10, cluster(1, 4)), 64u);
